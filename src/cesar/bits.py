@@ -1,0 +1,253 @@
+"""Bitmaps over parameter positions, and the kernels that walk them.
+
+A set of positions is a row of 64-bit words (`BitWords`). Intersection, union and "at least s of these
+sets" are then a few vector operations per 64 positions, and a walk over the members costs a count of
+trailing zeros each: no loop here tests a random bit, because a mispredicted branch per position is what
+made the obvious loop eight times slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numba.core import types as nbtypes
+from numba.extending import intrinsic
+
+from cesar.types import BitWords, ByteArray
+
+jit = njit(cache=True, nogil=True, error_model="numpy")
+"""Kernels release the interpreter lock, so two nodes can work at once, and do not test divisors."""
+
+
+@intrinsic
+def popcount(typingctx: Any, word: Any) -> Any:
+    """Number of ones in a 64-bit word."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.ctpop(args[0])
+
+    return nbtypes.uint64(nbtypes.uint64), emit
+
+
+@intrinsic
+def lowest_bit(typingctx: Any, word: Any) -> Any:
+    """Position of the lowest one of a 64-bit word that is not zero."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.cttz(args[0], context.get_constant(nbtypes.boolean, True))
+
+    return nbtypes.uint64(nbtypes.uint64), emit
+
+
+ONE = np.uint64(1)
+ZERO = np.uint64(0)
+FULL = np.uint64(0xFFFFFFFFFFFFFFFF)
+
+
+def words_for(size: int) -> int:
+    """How many words hold `size` bits."""
+    return (size + 63) // 64
+
+
+def ones(size: int) -> BitWords:
+    """The bitmap of every position below `size`."""
+    words = np.full(words_for(size), FULL, dtype=np.uint64)
+    if size % 64:
+        words[-1] = FULL >> np.uint64(64 - size % 64)
+    return words
+
+
+def is_bitmap(words: BitWords, size: int) -> bool:
+    """Whether no bit at or past `size` is set (they must be zero everywhere in this code)."""
+    return size % 64 == 0 or int(words[-1]) >> (size % 64) == 0
+
+
+def to_bools(words: BitWords, size: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """The bitmap as one boolean per position."""
+    little = words.astype("<u8", copy=False).view(np.uint8)
+    return np.unpackbits(little, count=size, bitorder="little").view(np.bool_)
+
+
+def from_bools(flags: np.ndarray[Any, np.dtype[np.bool_]]) -> BitWords:
+    """The bitmap whose members are the true positions."""
+    packed = np.zeros(words_for(len(flags)) * 8, dtype=np.uint8)
+    packed[: (len(flags) + 7) // 8] = np.packbits(flags, bitorder="little")
+    return packed.view("<u8").astype(np.uint64, copy=False)
+
+
+def at_least(sets: Iterable[BitWords], threshold: int, words: int) -> BitWords:
+    """Positions that are in at least `threshold` of the sets.
+
+    One saturating unary counter per position, held as `threshold` bitmaps: `reached[k]` has the positions
+    seen more than k times so far.
+
+    >>> int(at_least([np.array([3], np.uint64), np.array([6], np.uint64)], 2, 1)[0])
+    2
+    """
+    if threshold == 0:
+        return np.full(words, FULL, dtype=np.uint64)
+    reached = np.zeros((threshold, words), dtype=np.uint64)
+    for members in sets:
+        for k in range(threshold - 1, 0, -1):
+            reached[k] |= reached[k - 1] & members
+        reached[0] |= members
+    return reached[-1]
+
+
+@jit
+def count(words: BitWords) -> int:
+    """Number of members."""
+    total = ZERO
+    for word in words:
+        total += popcount(word)
+    return int(total)
+
+
+@jit
+def count_common(left: BitWords, right: BitWords, block: int, out: np.ndarray) -> None:  # type: ignore[type-arg]
+    """Number of common members in each block of `block` words, written to `out`."""
+    for index in range(len(out)):
+        total = ZERO
+        for w in range(index * block, min((index + 1) * block, len(left))):
+            total += popcount(left[w] & right[w])
+        out[index] = total
+
+
+@jit
+def compress(source: BitWords, keep: BitWords, out: BitWords) -> None:
+    """Write the bits of `source` at the members of `keep`, in order and without gaps, to `out` (zeroed)."""
+    filled = ZERO  # bits written so far
+    for w in range(len(keep)):
+        members, bits = keep[w], source[w]
+        gathered, taken = ZERO, ZERO
+        while members != ZERO:
+            gathered |= ((bits >> lowest_bit(members)) & ONE) << taken
+            taken += ONE
+            members &= members - ONE
+        if taken != ZERO:
+            shift = filled & np.uint64(63)
+            slot = filled >> np.uint64(6)
+            out[slot] |= gathered << shift
+            if shift + taken > np.uint64(64):
+                out[slot + ONE] |= gathered >> (np.uint64(64) - shift)
+            filled += taken
+
+
+@jit
+def expand(dense: BitWords, keep: BitWords, out: BitWords) -> None:
+    """The inverse of `compress`: member k of `keep` goes to `out` where bit k of `dense` is set."""
+    taken = ZERO
+    for w in range(len(keep)):
+        members, spread = keep[w], ZERO
+        while members != ZERO:
+            bit = (dense[taken >> np.uint64(6)] >> (taken & np.uint64(63))) & ONE
+            spread |= bit << lowest_bit(members)
+            taken += ONE
+            members &= members - ONE
+        out[w] = spread
+
+
+@jit
+def positions(words: BitWords, out: np.ndarray) -> None:  # type: ignore[type-arg]
+    """Write the members in ascending order to `out`."""
+    k = 0
+    for w in range(len(words)):
+        members = words[w]
+        while members != ZERO:
+            out[k] = 64 * w + lowest_bit(members)
+            k += 1
+            members &= members - ONE
+
+
+@jit
+def bernoulli(planes: BitWords, ties: BitWords, threshold: np.uint64, words: BitWords) -> int:
+    """Turn uniform words into a bitmap whose bits are one with probability threshold / 2^32.
+
+    Position p is chosen iff a 32-bit uniform number is below `threshold`. The number's top eight bits
+    come from eight bit-planes (tiles of 64 words: plane k of tile T is words 512·T + 64·k onwards), which
+    decides all but one position in 256; where a word of 64 positions still has ties, one word of `ties`
+    per further bit settles them. Returns how many words of `ties` were used, or −1 if they ran out.
+    """
+    used = 0
+    below = np.empty(64, dtype=np.uint64)
+    equal = np.empty(64, dtype=np.uint64)
+    for tile in range((len(words) + 63) // 64):
+        below[:] = ZERO
+        equal[:] = FULL
+        for k in range(8):
+            start = 512 * tile + 64 * k
+            if (threshold >> np.uint64(31 - k)) & ONE:
+                for i in range(64):
+                    below[i] |= equal[i] & ~planes[start + i]
+                    equal[i] &= planes[start + i]
+            else:
+                for i in range(64):
+                    equal[i] &= ~planes[start + i]
+        for i in range(min(64, len(words) - 64 * tile)):
+            less, same = below[i], equal[i]
+            k = 8
+            while same != ZERO and k < 32:
+                if used == len(ties):
+                    return -1
+                draw = ties[used]
+                used += 1
+                if (threshold >> np.uint64(31 - k)) & ONE:
+                    less |= same & ~draw
+                    same &= draw
+                else:
+                    same &= ~draw
+                k += 1
+            words[64 * tile + i] = less
+    return used
+
+
+@jit
+def _histogram(keys: np.ndarray, low: int, width: int, prefix: int, bins: np.ndarray) -> None:  # type: ignore[type-arg]
+    """Count, by the `width` bits from bit `low` on, the keys whose higher bits are `prefix`."""
+    bins[:] = 0
+    mask = (1 << width) - 1
+    for key in keys:
+        if key >> (low + width) == prefix:
+            bins[(key >> low) & mask] += 1
+
+
+@jit
+def largest(keys: np.ndarray, wanted: int, words: BitWords) -> None:  # type: ignore[type-arg]
+    """Mark the `wanted` largest 31-bit keys; of equal keys the one at the lower position wins.
+
+    A radix selection in three passes finds the smallest key that still belongs; one more pass writes the
+    bitmap.
+    """
+    bins = np.zeros(2048, dtype=np.int64)
+    prefix = 0
+    left = wanted  # how many of the keys that start with `prefix` are wanted
+    for low, width in ((20, 11), (9, 11), (0, 9)):
+        _histogram(keys, low, width, prefix, bins)
+        digit = (1 << width) - 1
+        while bins[digit] < left:
+            left -= bins[digit]
+            digit -= 1
+        prefix = (prefix << width) | digit
+    for w in range(len(words)):
+        word = ZERO
+        for t in range(min(64, len(keys) - 64 * w)):
+            key = keys[64 * w + t]
+            tie = key == prefix and left > 0
+            left -= tie
+            word |= np.uint64(tie or key > prefix) << np.uint64(t)
+        words[w] = word
+
+
+def to_bytes(words: BitWords, size: int) -> ByteArray:
+    """The bitmap as ⌈size / 8⌉ bytes, lowest position in the lowest bit of the first byte."""
+    return words.astype("<u8", copy=False).view(np.uint8)[: (size + 7) // 8]
+
+
+def from_bytes(data: ByteArray, size: int) -> BitWords:
+    """The inverse of `to_bytes`; the caller checks the length and the bits past the end."""
+    padded = np.zeros(words_for(size) * 8, dtype=np.uint8)
+    padded[: len(data)] = data
+    return padded.view("<u8").astype(np.uint64, copy=False)

@@ -1,0 +1,1 @@
+"""Keys, key derivation and keystreams: the only code that touches a cipher."""

@@ -1,0 +1,123 @@
+"""Key agreement and key derivation: every derived key has a purpose and its whole context in its label.
+
+    X25519(own private, peer's public) ──HKDF-Extract──▶ pair secret          once per pair and session
+    pair secret ──HKDF-Expand(label)──▶ mask key ‖ mask check                 once per pair, attempt and receiver
+
+The label of a mask names everything that must never give the same mask twice: protocol version, session,
+round, the two ids in ascending order, the receiver, and the fresh 16-byte seeds that the two drew for this
+attempt. A node that restarts and repeats a round draws a new seed, so its masks are unrelated to the old.
+
+HKDF is RFC 5869 with SHA-512. One block of it gives 64 bytes: 32 for the cipher, 4 for the check (a
+receiver compares the checks of two shares to see that both carry the same mask), the rest unused.
+"""
+
+from __future__ import annotations
+
+import hmac
+import struct
+from dataclasses import dataclass, field
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+
+from cesar.errors import DataError
+from cesar.types import Entropy, NodeId, RoundNo
+
+VERSION = 1
+SEED_BYTES = 16
+SESSION_BYTES = 16
+CHECK_BYTES = 4
+
+
+def hkdf_extract(salt: bytes, secret: bytes) -> bytes:
+    """RFC 5869, section 2.2, with SHA-512."""
+    return hmac.digest(salt, secret, "sha512")
+
+
+def hkdf_expand_block(key: bytes, label: bytes) -> bytes:
+    """The first block, 64 bytes, of RFC 5869 section 2.3 with SHA-512: all that we ever need."""
+    return hmac.digest(key, label + b"\x01", "sha512")
+
+
+@dataclass(frozen=True, slots=True)
+class PairSecret:
+    """What two nodes share and nobody else knows."""
+
+    key: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class MaskKey:
+    """The key of one mask, and a public word that two equal masks have in common."""
+
+    key: bytes = field(repr=False)
+    check: bytes
+
+
+class KeyPair:
+    """A node's agreement key. The private half never leaves this object."""
+
+    __slots__ = ("_private", "public")
+
+    def __init__(self, private: X25519PrivateKey) -> None:
+        self._private = private
+        self.public = private.public_key().public_bytes_raw()
+
+    @classmethod
+    def generate(cls, entropy: Entropy) -> KeyPair:
+        """A key from fresh entropy: `os.urandom` for a peer, a seeded stream for a simulated node."""
+        return cls(X25519PrivateKey.from_private_bytes(entropy(32)))
+
+    def agree(self, peer_public: bytes, session: bytes) -> PairSecret:
+        """The secret of this node and the owner of `peer_public`, for one session.
+
+        Raises:
+            DataError: the public key is not a valid X25519 key.
+
+        """
+        try:
+            shared = self._private.exchange(X25519PublicKey.from_public_bytes(peer_public))
+        except ValueError as error:
+            raise DataError(f"a peer's public key is not a usable X25519 key: {error}") from None
+        low, high = sorted((self.public, peer_public))
+        return PairSecret(hkdf_extract(b"cesar pair" + session, shared + low + high))
+
+    def __repr__(self) -> str:
+        return f"KeyPair(public={self.public.hex()[:16]}…)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """Which attempt at which round: what all masks of it have in common."""
+
+    session: bytes
+    round_: RoundNo
+
+
+def mask_key(
+    secret: PairSecret,
+    attempt: Attempt,
+    *,
+    nodes: tuple[NodeId, NodeId],
+    seeds: tuple[bytes, bytes],
+    receiver: NodeId,
+    common: int,
+) -> MaskKey:
+    """The key of the mask that the pair puts on what it sends to one receiver.
+
+    Args:
+        nodes: the two ids; `seeds` are theirs in the same order. Either order gives the same key.
+        common: on how many positions the two believe to agree. It goes into the check only, so that a
+            relay that told them different things is noticed by the receiver.
+
+    """
+    (low, seed_low), (high, seed_high) = sorted(zip(nodes, seeds, strict=True))
+    context = (
+        struct.pack("<B", VERSION)
+        + attempt.session
+        + struct.pack("<IIII", attempt.round_, low, high, receiver)
+        + seed_low
+        + seed_high
+    )
+    key = hkdf_expand_block(secret.key, b"cesar mask" + context)[:32]
+    check = hkdf_expand_block(secret.key, b"cesar check" + context + struct.pack("<Q", common))
+    return MaskKey(key, check[:CHECK_BYTES])

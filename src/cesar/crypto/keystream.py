@@ -1,0 +1,38 @@
+"""Uniform words from a stream cipher: AES-256 in counter mode.
+
+On processors with AES instructions it is about twice as fast as ChaCha20 (5.9 against 3.2 GB/s per core
+where this was written), and OpenSSL falls back to constant-time code elsewhere. Each key makes one stream
+and is used for nothing else, so the counter starts at zero.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+from cesar.types import BitWords, RingWords
+
+_ZEROS = memoryview(bytes(1 << 20))
+_START = modes.CTR(bytes(16))
+
+
+class Keystream:
+    """The words of one key, in order; each is given out once."""
+
+    __slots__ = ("_cipher",)
+
+    def __init__(self, key: bytes) -> None:
+        self._cipher = Cipher(algorithms.AES(key), _START).encryptor()
+
+    def fill(self, out: RingWords | BitWords) -> None:
+        """Overwrite `out` with the next words of the stream (little end first)."""
+        view = memoryview(out).cast("B")
+        for start in range(0, len(view), len(_ZEROS)):
+            part = view[start : start + len(_ZEROS)]
+            self._cipher.update_into(_ZEROS[: len(part)], part)
+
+    def words(self, count: int) -> RingWords:
+        """The next `count` 32-bit words."""
+        out = np.empty(count, dtype="<u4")
+        self.fill(out)
+        return out.astype(np.uint32, copy=False)

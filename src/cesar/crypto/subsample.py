@@ -1,0 +1,41 @@
+"""A set of positions from a 16-byte seed: each position is in it with probability α, independently.
+
+Everybody who holds the seed gets the same set, which is why random subsampling never sends indices.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cesar import bits
+from cesar.crypto.keys import hkdf_expand_block
+from cesar.crypto.keystream import Keystream
+from cesar.types import BitWords
+
+_TILES = 64
+"""Tiles of 64 words expanded at a time: 256 KiB of keystream, which stays in the cache."""
+
+
+def threshold_of(alpha: float) -> int:
+    """α as a fraction of 2^32."""
+    return round(alpha * 2.0**32)
+
+
+def expand_seed(seed: bytes, size: int, alpha: float) -> BitWords:
+    """The bitmap of the set that `seed` stands for (`bits.bernoulli` says which bits decide)."""
+    threshold = threshold_of(alpha)
+    if threshold >= 1 << 32:
+        return bits.ones(size)
+    stream = Keystream(hkdf_expand_block(seed, b"cesar subsample")[:32])
+    words = np.empty(bits.words_for(size), dtype=np.uint64)
+    for start in range(0, len(words), 64 * _TILES):
+        part = words[start : start + 64 * _TILES]
+        planes = 512 * -(-len(part) // 64)
+        drawn = np.empty(planes + len(part), dtype="<u8")
+        stream.fill(drawn)
+        while bits.bernoulli(drawn[:planes], drawn[planes:], threshold, part) < 0:
+            more = np.empty(len(part), dtype="<u8")
+            stream.fill(more)
+            drawn = np.concatenate([drawn, more])
+    words &= bits.ones(size)
+    return words

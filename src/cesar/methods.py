@@ -1,0 +1,123 @@
+"""The ways to average: CESAR, plain secure aggregation, and the unprotected baseline D-PSGD."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from cesar.errors import ConfigError
+from cesar.indices import Code
+from cesar.ring import RING_BITS
+from cesar.sparsify import AnySparsifier, FullSharing
+
+Coordination = Literal["relay", "direct"]
+Dropout = Literal["parameter", "abort"]
+
+
+def _check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
+    if value not in choices:
+        raise ConfigError(f"{name} is {value!r}, but it must be one of {', '.join(map(repr, choices))}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cesar:
+    """Masked sparse averaging.
+
+    Attributes:
+        sparsifier: which parameters a node selects.
+        masking_requirement: s, the pairwise masks that a parameter must carry to be sent.
+        ring_bits: b, the bits of a value on the wire: 16, 20, 24 or 32.
+        coordination: "relay" through common neighbours, or "direct" to all of View2 as in the paper.
+        dropout: "parameter" drops what a missing node had selected; "abort" keeps the own model.
+        index_code: write index sets with this code instead of the one that suits them.
+        explicit_indices: send the indices again beside the values, as the paper does.
+        decimals: fixed decimal places instead of a scale that follows the model.
+
+    """
+
+    sparsifier: AnySparsifier
+    masking_requirement: int = 1
+    ring_bits: int = 32
+    coordination: Coordination = "relay"
+    dropout: Dropout = "parameter"
+    index_code: Code | None = field(default=None)
+    explicit_indices: bool = False
+    decimals: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.masking_requirement < 1:
+            raise ConfigError(
+                f"masking_requirement is {self.masking_requirement}, but it must be at least 1: "
+                "a parameter without a mask would be sent in the clear"
+            )
+        _check_choice("ring_bits", self.ring_bits, RING_BITS)
+        _check_choice("coordination", self.coordination, get_args(Coordination))
+        _check_choice("dropout", self.dropout, get_args(Dropout))
+        if self.decimals is not None and self.ring_bits != 32:
+            raise ConfigError("fixed decimals need ring_bits=32")
+
+    @classmethod
+    def paper(
+        cls, *, sparsifier: AnySparsifier, masking_requirement: int = 1, dropout: Dropout = "abort"
+    ) -> Cesar:
+        """The exchange of the paper, byte for byte in kind: direct coordination with all of View2,
+        Elias-gamma indices, indices again beside the values, six decimals in 32-bit words.
+
+        `dropout="parameter"` adds what the paper prints in blue: sets go to direct neighbours too.
+        """
+        return cls(
+            sparsifier=sparsifier,
+            masking_requirement=masking_requirement,
+            coordination="direct",
+            dropout=dropout,
+            index_code=Code.ELIAS_GAMMA,
+            explicit_indices=True,
+            decimals=6,
+        )
+
+    @property
+    def grouped(self) -> bool:
+        """Whether a receiver tells its senders who takes part and at what scale (a relay frame)."""
+        return self.coordination == "relay" or self.decimals is None
+
+    @property
+    def receivers_need_sets(self) -> bool:
+        """Whether a receiver must hold its neighbours' announcements to read and check their shares."""
+        return self.grouped or not self.explicit_indices or self.dropout == "parameter"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecureAggregation:
+    """Plain secure aggregation: every parameter, masked by all other neighbours of the receiver."""
+
+    ring_bits: int = 32
+    dropout: Dropout = "parameter"
+
+    def __post_init__(self) -> None:
+        self.as_cesar()
+
+    def as_cesar(self) -> Cesar:
+        """It is CESAR without sparsification."""
+        return Cesar(sparsifier=FullSharing(), ring_bits=self.ring_bits, dropout=self.dropout)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DPSGD:
+    """D-PSGD with Metropolis–Hastings weights: the baseline, which protects nothing.
+
+    Attributes:
+        sparsifier: which parameters a node sends; None sends all of them.
+        index_code: write index sets with this code instead of the one that suits them.
+
+    """
+
+    sparsifier: AnySparsifier | None = None
+    index_code: Code | None = None
+
+    @classmethod
+    def paper(cls, *, sparsifier: AnySparsifier | None = None) -> DPSGD:
+        """With Elias-gamma indices, as the paper measures it."""
+        return cls(sparsifier=sparsifier, index_code=Code.ELIAS_GAMMA)
+
+
+Method = Cesar | SecureAggregation | DPSGD

@@ -1,0 +1,135 @@
+"""Node: a model in, frames out and in, a new model out. No socket, no clock, no torch.
+
+The simulator and a real peer are two thin drivers around this. Frames pass through one door in each
+direction, and bytes are counted there and nowhere else, as `len(payload)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from cesar.indices import IndexSet
+from cesar.methods import DPSGD, Method, SecureAggregation
+from cesar.protocol import Contribution, Deadlines, Engine, Event, Outbound, PairSecrets
+from cesar.ring import exponent_of
+from cesar.sparsify import AnySparsifier, CoordinatedSubsampling, FullSharing
+from cesar.topology import Neighbourhood
+from cesar.types import Buffer, Entropy, NodeId, RoundNo, Vector
+from cesar.wire import CATEGORIES, Frame, Kind
+
+
+def sparsifier_of(method: Method) -> AnySparsifier:
+    """What a method selects with; full sharing where it does not say."""
+    if isinstance(method, SecureAggregation):
+        return FullSharing()
+    if isinstance(method, DPSGD):
+        return FullSharing() if method.sparsifier is None else method.sparsifier
+    return method.sparsifier
+
+
+Leaves = Callable[[NodeId, Frame], bool]
+
+
+class Ledger:
+    """Bytes that one node has sent in a round, by what they were for, and how much of its model it shared."""
+
+    def __init__(self) -> None:
+        self.sent = dict.fromkeys(CATEGORIES, 0)
+        self.shares = 0
+        self.parameters = 0
+
+    def record(self, out: Outbound) -> None:
+        """Count a frame once for each recipient."""
+        copies, frame = len(out.recipients), out.frame
+        assert sum(frame.sections.values()) == len(frame.payload), "every byte has one category"
+        for category, count in frame.sections.items():
+            self.sent[category] += copies * count
+        if frame.kind in (Kind.SHARE, Kind.PLAIN_SHARE):
+            self.shares += copies
+            self.parameters += copies * frame.parameters
+
+
+class Node:
+    """One participant.
+
+    Args:
+        size: d, the number of parameters.
+        session: 16 bytes that name the network and the run.
+        secrets: gives the pair secret with a peer; D-PSGD needs none.
+
+    """
+
+    def __init__(
+        self,
+        node: NodeId,
+        method: Method,
+        size: int,
+        *,
+        session: bytes,
+        secrets: PairSecrets | None = None,
+        first_round: RoundNo = RoundNo(0),
+    ) -> None:
+        self.id = node
+        self._sparsifier = sparsifier_of(method)
+        self._engine = Engine(node, method, size, session=session, secrets=secrets, first_round=first_round)
+        self.ledger = Ledger()
+        self.selected: IndexSet | None = None
+
+    def begin_round(
+        self,
+        round_: RoundNo,
+        hood: Neighbourhood,
+        vector: Vector,
+        *,
+        reference: Vector | None = None,
+        entropy: Entropy,
+        deadlines: Deadlines,
+    ) -> None:
+        """Select what to share of the model and start.
+
+        Args:
+            vector: the model after local training; it must not change before the round has ended.
+            reference: the model before local training, for sparsifiers that rank by change.
+
+        Raises:
+            DataError: the model holds NaN or infinity, or has the wrong size. Nothing was sent.
+
+        """
+        exponent = exponent_of(vector)
+        chosen = self._sparsifier
+        coordinated = isinstance(chosen, CoordinatedSubsampling)
+        selected = None if coordinated else chosen.select(vector, reference, entropy)
+        contribution = Contribution(vector=vector, selected=selected, exponent=exponent)
+        self._engine.begin_round(round_, hood, contribution, entropy, deadlines)
+        self.selected, self.ledger = selected, Ledger()
+
+    def receive(self, sender: NodeId, payload: Buffer) -> None:
+        """Take in a frame; raises `RemoteProtocolError` if it is refused."""
+        self._engine.receive(sender, payload)
+
+    def outbound(self, leaves: Leaves | None = None) -> Iterator[Outbound]:
+        """Frames to send, counted as they leave.
+
+        Args:
+            leaves: (recipient, frame) → whether it can be sent at all; what cannot is not counted.
+
+        """
+        for out in self._engine.outbound():
+            if leaves is not None:
+                reached = tuple(to for to in out.recipients if leaves(to, out.frame))
+                out = Outbound(recipients=reached, frame=out.frame)
+            self.ledger.record(out)
+            yield out
+
+    def next_event(self) -> Event | None:
+        return self._engine.next_event()
+
+    def next_deadline(self) -> float | None:
+        return self._engine.next_deadline()
+
+    def tick(self, now: float) -> None:
+        self._engine.tick(now)
+
+    def close(self) -> None:
+        """Forget the round."""
+        self._engine.close()

@@ -1,0 +1,146 @@
+"""Engine: the public machine. It guards the door, runs one round at a time and reports its end."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from cesar.crypto.keys import Attempt, PairSecret
+from cesar.errors import DataError, LocalProtocolError, RemoteProtocolError
+from cesar.indices import codecs
+from cesar.methods import Cesar, Method, SecureAggregation
+from cesar.protocol.base import Contribution, Deadlines, Door, Event, FrameRejected, Outbound, Round
+from cesar.protocol.masked import MaskedRound
+from cesar.protocol.plain import PlainRound
+from cesar.topology import Neighbourhood
+from cesar.types import Buffer, Entropy, NodeId, RoundNo
+
+PairSecrets = Callable[[NodeId], PairSecret]
+"""The secret that this node shares with a peer."""
+
+
+class Engine:
+    """One node's side of the protocol, whatever the method.
+
+    Args:
+        size: d, the number of parameters.
+        session: 16 bytes that name the network and the run.
+        secrets: gives the pair secret with a peer; D-PSGD needs none.
+        first_round: frames of earlier rounds are late from the start.
+
+    """
+
+    def __init__(
+        self,
+        node: NodeId,
+        method: Method,
+        size: int,
+        *,
+        session: bytes,
+        secrets: PairSecrets | None = None,
+        first_round: RoundNo = RoundNo(0),
+    ) -> None:
+        self._node, self._size, self._session, self._secrets = node, size, session, secrets
+        self._method = method.as_cesar() if isinstance(method, SecureAggregation) else method
+        if isinstance(self._method, Cesar) and secrets is None:
+            raise LocalProtocolError("a masked method needs the pair secrets of the node")
+        # Values of 4 bytes, and an index set; relay frames can be larger (see begin_round).
+        self._largest_share = 4 * size + codecs.longest(size) + 65536
+        self._door = Door(node, session, first_round, self._largest_share)
+        self._round: Round | None = None
+        self._events: deque[Event] = deque()
+
+    def begin_round(
+        self,
+        round_: RoundNo,
+        hood: Neighbourhood,
+        contribution: Contribution,
+        entropy: Entropy,
+        deadlines: Deadlines,
+    ) -> None:
+        """Start a round, or another attempt at the current one with fresh seeds.
+
+        Raises:
+            LocalProtocolError: the round is over.
+            DataError, PrivacyError: the contribution cannot be sent; nothing was.
+
+        """
+        self._door.check(round_)
+        if hood.node != self._node:
+            raise LocalProtocolError(f"node {self._node} was given the neighbourhood of node {hood.node}")
+        if len(contribution.vector) != self._size:
+            raise DataError(
+                f"the model has {len(contribution.vector)} parameters, but the network averages {self._size}"
+            )
+        attempt = Attempt(session=self._session, round_=round_)
+        started = self._make_round(attempt, hood, contribution, entropy, deadlines)
+        most_items = max(len(view) for view in hood.views.values())
+        self._door.largest_frame = max(self._largest_share, most_items * (codecs.longest(self._size) + 64))
+        kept = self._door.open(round_)
+        self._round = started
+        for sender, payload in kept:
+            try:
+                self.receive(sender, payload)
+            except RemoteProtocolError as error:
+                self._events.append(FrameRejected(error=error))
+        self._settle()
+
+    def _make_round(
+        self,
+        attempt: Attempt,
+        hood: Neighbourhood,
+        contribution: Contribution,
+        entropy: Entropy,
+        deadlines: Deadlines,
+    ) -> Round:
+        if isinstance(self._method, Cesar):
+            assert self._secrets is not None
+            return MaskedRound(self._method, attempt, hood, contribution, self._secrets, entropy, deadlines)
+        assert not isinstance(self._method, SecureAggregation)
+        return PlainRound(self._method, attempt, hood, contribution, deadlines)
+
+    def receive(self, sender: NodeId, payload: Buffer) -> None:
+        """Take in a frame that the transport says came from `sender`, in any order.
+
+        Raises:
+            RemoteProtocolError: the frame is refused and nothing has changed.
+
+        """
+        admitted = self._door.admit(sender, payload)
+        if admitted is not None and self._round is not None:
+            header, body = admitted
+            self._round.handle(sender, header.kind, body)
+            self._settle()
+
+    def outbound(self) -> Iterator[Outbound]:
+        """Frames to send. Each is made when it is pulled, so that only one is in memory at a time."""
+        while self._round is not None and (out := self._round.pull()) is not None:
+            yield out
+
+    def next_event(self) -> Event | None:
+        """What has happened, oldest first."""
+        return self._events.popleft() if self._events else None
+
+    def next_deadline(self) -> float | None:
+        """When to call `tick` next; None if nothing is waiting."""
+        return self._round.deadline if self._round is not None and self._door.running else None
+
+    def tick(self, now: float) -> None:
+        """Time has passed: end the phases that are over."""
+        if self._round is not None and self._door.running:
+            self._round.tick(now)
+            self._settle()
+
+    def close(self) -> None:
+        """Forget the round and everything secret in it."""
+        self._door.finish()
+        self._round = None
+
+    def _settle(self) -> None:
+        """Report what the last input has brought about."""
+        if self._round is None or not self._door.running:
+            return
+        self._events.extend(FrameRejected(error=error) for error in self._round.rejected())
+        if self._round.finished:
+            self._events.append(self._round.aggregate())
+            self._door.finish()

@@ -1,0 +1,460 @@
+"""MaskedRound: announce, relay, share, aggregate. The theory of operation, and the machine.
+
+Phases of one node, and what ends each (or its deadline does, whichever comes first):
+
+    ANNOUNCE  everybody it listens to has announced      then it knows who takes part in its own sum (the
+                                                         group) and at what scale, and tells its neighbours
+    RELAY     every neighbour has told it the same       then it knows its partners for each receiver, and
+                                                         sends the shares
+    SHARE     every member of its group has sent         then it averages
+    DONE
+
+A frame of an earlier phase is late and passed over. Frames of later phases may come early: relays are
+stored, shares are held where they can be early at all.
+
+*Who owns which fact.* The receiver decides who is in its group and which exponent is used, because its
+senders cannot know what the others announced: if one of them missed an announcement, two senders would
+scale differently and the sum would be nonsense. A sender that gets no relay frame from a receiver sends it
+nothing; what that costs is handled like any other missing share.
+
+*Privacy does not rest on the group.* Whatever a receiver or a relay says, a sender only ever sends
+positions that carry at least s masks with partners whose fresh seeds it holds, under keys that neither the
+receiver nor the relay knows.
+
+With direct coordination and fixed decimals (the paper) there are no relay frames, and a group is simply
+all neighbours of the receiver.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import partial
+
+import numpy as np
+
+from cesar import bits, ring
+from cesar.crypto.keys import SEED_BYTES, Attempt, PairSecret, mask_key
+from cesar.errors import EncodingError, Reason, RemoteProtocolError
+from cesar.indices import Code, IndexSet, decode, encode
+from cesar.methods import Cesar
+from cesar.protocol.base import AggregateReady, Contribution, Deadlines, Outbound
+from cesar.protocol.receiver import Receiver
+from cesar.protocol.sender import Masker, Partner, kept_positions, wants_negation, write_masked
+from cesar.sparsify import CoordinatedSubsampling, RandomSubsampling
+from cesar.topology import Neighbourhood
+from cesar.types import BitWords, Buffer, Entropy, NodeId
+from cesar.wire import ATTEMPT_BYTES, Announce, Header, Kind, Relay, RelayItem, Share
+
+
+class Phase(IntEnum):
+    ANNOUNCE = 1
+    RELAY = 2
+    SHARE = 3
+    DONE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """What a peer has said about itself."""
+
+    seed: bytes = field(repr=False)
+    exponent: int
+    indices: IndexSet | None  # None: the receiver's set is everybody's
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What a receiver has said about its sum."""
+
+    exponent: int
+    members: tuple[NodeId, ...]
+
+
+class MaskedRound:
+    """One node's attempt at one round."""
+
+    def __init__(
+        self,
+        method: Cesar,
+        attempt: Attempt,
+        hood: Neighbourhood,
+        contribution: Contribution,
+        secrets: Callable[[NodeId], PairSecret],
+        entropy: Entropy,
+        deadlines: Deadlines,
+    ) -> None:
+        self._method, self._attempt, self._hood = method, attempt, hood
+        self._own, self._secrets, self._deadlines = contribution, secrets, deadlines
+        self._me, self._size = hood.node, len(contribution.vector)
+        self._seed, self._dither = entropy(SEED_BYTES), entropy(SEED_BYTES)
+        self._grids = {r: self._grid(contribution.exponent, len(view)) for r, view in hood.views.items()}
+        self._phase = Phase.ANNOUNCE
+        self._announced: dict[NodeId, Announced] = {}
+        self._groups: dict[NodeId, Group] = {}  # what each receiver said
+        self._relayed: dict[NodeId, tuple[bytes, BitWords | None]] = {}  # partners that relays told of
+        self._partners: dict[NodeId, Partner | bytes] = {}
+        self._held: dict[NodeId, bytes] = {}  # shares that came before the announcements were complete
+        self._rejected: list[RemoteProtocolError] = []
+        self._members: tuple[NodeId, ...] = ()  # of this node's own group
+        self._exponent = contribution.exponent
+        self._unreadable: set[NodeId] = set()
+        self._receiver = Receiver(self._size, 0, {}, method.masking_requirement)
+        self._outbox: deque[Callable[[], Outbound]] = deque([self._make_announce])
+        self._listens_to = self._announcers()
+        self._advance()
+
+    # ── the surface ─────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def deadline(self) -> float | None:
+        """When the current phase ends at the latest."""
+        match self._phase:
+            case Phase.ANNOUNCE:
+                return self._deadlines.announce
+            case Phase.RELAY:
+                return self._deadlines.relay
+            case Phase.SHARE:
+                return self._deadlines.share
+            case _:
+                return None
+
+    @property
+    def finished(self) -> bool:
+        return self._phase is Phase.DONE
+
+    def pull(self) -> Outbound | None:
+        """Make the next frame to send."""
+        return self._outbox.popleft()() if self._outbox else None
+
+    def rejected(self) -> list[RemoteProtocolError]:
+        """Held frames that turned out to be bad."""
+        found, self._rejected = self._rejected, []
+        return found
+
+    def tick(self, now: float) -> None:
+        """End the phases whose time is over, one after the other."""
+        while (deadline := self.deadline) is not None and now >= deadline:
+            self._end_phase()
+            self._advance()
+
+    def handle(self, sender: NodeId, kind: Kind, body: memoryview) -> None:
+        """Take in a frame; see `_on_announce`, `_on_relay` and `_on_share`."""
+        try:
+            match kind:
+                case Kind.ANNOUNCE:
+                    self._on_announce(sender, body)
+                case Kind.RELAY:
+                    self._on_relay(sender, body)
+                case Kind.SHARE:
+                    self._on_share(sender, body)
+                case _:
+                    raise self._refusal(sender, Reason.UNEXPECTED, "this network masks what it shares")
+        except EncodingError as error:
+            raise self._refusal(sender, Reason.MALFORMED, str(error)) from None
+        self._advance()
+
+    # ── announce ────────────────────────────────────────────────────────────────────────────────────────
+
+    def _announcers(self) -> frozenset[NodeId]:
+        """Whose announcements this node needs, which are also those who need its own."""
+        if self._method.coordination == "relay":
+            return frozenset(self._hood.view)
+        direct = self._hood.view if self._method.receivers_need_sets else ()
+        return frozenset((*self._hood.view2, *direct))
+
+    def _make_announce(self) -> Outbound:
+        message = Announce(
+            seed=self._seed,
+            exponent=self._own.exponent,
+            indices=self._written(self._own.selected),
+        )
+        return Outbound(
+            recipients=tuple(sorted(self._listens_to)), frame=message.encode(self._header(Kind.ANNOUNCE))
+        )
+
+    def _on_announce(self, sender: NodeId, body: memoryview) -> None:
+        if sender not in self._listens_to:
+            raise self._refusal(sender, Reason.STRANGER, "it is not a neighbour in this round")
+        if self._phase is not Phase.ANNOUNCE:
+            return
+        if sender in self._announced:
+            raise self._refusal(sender, Reason.DUPLICATE, "it has announced itself already")
+        message = Announce.decode(body)
+        indices = self._read(message.indices, self._size)
+        self._announced[sender] = Announced(message.seed, message.exponent, indices)
+
+    def _written(self, indices: IndexSet | None) -> bytes:
+        """An index set as it goes to others: a seed wherever there is one."""
+        if indices is None:
+            return b""
+        fixed = indices.seed is None and indices.count < indices.size
+        return encode(indices, self._method.index_code if fixed else None)
+
+    def _read(self, data: Buffer, size: int) -> IndexSet | None:
+        """The inverse; it takes nothing but what the sparsifier of this network would send."""
+        sparsifier = self._method.sparsifier
+        if isinstance(sparsifier, CoordinatedSubsampling):
+            if len(data):
+                raise EncodingError("sets follow from the receiver here; none may be sent")
+            return None
+        if isinstance(sparsifier, RandomSubsampling):
+            if len(data) == 0 or data[0] != Code.SEED:
+                raise EncodingError("a set is a seed in this network")
+            return decode(data, self._size, sparsifier.alpha)
+        return decode(data, size)
+
+    # ── relay ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def _make_relay(self, j: NodeId) -> Outbound:
+        items = []
+        for i in self._relayed_to(j, self._me, self._members):
+            known = self._announced[i]
+            items.append(RelayItem(seed=known.seed, indices=self._written(self._as_seen_by(i, j))))
+        message = Relay(exponent=self._exponent, group=self._members, items=tuple(items))
+        return Outbound(recipients=(j,), frame=message.encode(self._header(Kind.RELAY), self._hood.view))
+
+    def _as_seen_by(self, i: NodeId, j: NodeId) -> IndexSet | None:
+        """I_i as j needs it: the seed if there is one, else restricted to I_j."""
+        theirs, addressee = self._announced[i].indices, self._announced[j].indices
+        if theirs is None or addressee is None or theirs.seed is not None:
+            return theirs
+        return theirs.within(addressee)
+
+    def _relayed_to(self, j: NodeId, relay: NodeId, group: tuple[NodeId, ...]) -> list[NodeId]:
+        """The members of a relay's group that it tells j about, ascending."""
+        if self._method.coordination == "direct":
+            return []
+        return [i for i in group if i != j and self._hood.relay(i, j, self._attempt) == relay]
+
+    def _on_relay(self, sender: NodeId, body: memoryview) -> None:
+        if not self._method.grouped:
+            raise self._refusal(sender, Reason.UNEXPECTED, "nothing is relayed in this network")
+        if sender not in self._hood.views:
+            raise self._refusal(sender, Reason.STRANGER, "it is not a neighbour in this round")
+        if self._phase > Phase.RELAY:
+            return
+        if sender in self._groups:
+            raise self._refusal(sender, Reason.DUPLICATE, "it has relayed already")
+        message = Relay.decode(body, self._hood.views[sender])
+        if self._me not in message.group:
+            raise self._refusal(sender, Reason.UNEXPECTED, "it relays to a node outside its group")
+        if message.exponent < self._own.exponent:
+            raise self._refusal(
+                sender,
+                Reason.UNSAFE_SCALE,
+                f"its scale 2^{message.exponent} is below this model's 2^{self._own.exponent}",
+            )
+        partners = self._relayed_to(self._me, sender, message.group)
+        if len(partners) != len(message.items):
+            raise EncodingError(f"{len(message.items)} partners relayed instead of {len(partners)}")
+        told = {
+            partner: (item.seed, self._partner_words(item.indices))
+            for partner, item in zip(partners, message.items, strict=True)
+        }
+        self._groups[sender] = Group(message.exponent, message.group)
+        self._relayed.update(told)
+
+    def _partner_words(self, data: Buffer) -> BitWords | None:
+        own = self._own.selected
+        if own is None:
+            self._read(data, 0)
+            return None
+        indices = self._read(data, own.count)
+        assert indices is not None
+        return indices.words if indices.seed is not None else indices.spread_over(own).words
+
+    # ── share ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def _make_share(self, receiver: NodeId) -> Outbound:
+        method, view = self._method, self._hood.views[receiver]
+        group = self._groups.get(receiver, Group(self._own.exponent, view))
+        own = self._selected_for(receiver)
+        partners = {j: self._partner(j, own) for j in group.members if j in self._partners and j != self._me}
+        kept = kept_positions(own.words, [p.words for p in partners.values()], method.masking_requirement)
+        maskers = [self._masker(receiver, j, partner) for j, partner in partners.items()]
+        grid = self._grid(group.exponent, len(view))
+        count = bits.count(kept)
+        out, frame = Share.allocate(
+            self._header(Kind.SHARE),
+            view,
+            seed=self._seed,
+            checks={j: masker.key.check for j, masker in zip(partners, maskers, strict=True)},
+            indices=self._written(IndexSet(kept, self._size, count)) if method.explicit_indices else None,
+            parameters=count,
+            values=ring.packed_size(count, grid.bits),
+        )
+        dither = self._dither_for(receiver) if grid.stochastic else 0
+        write_masked(out, self._own.vector, own.words, kept, maskers, grid, dither)
+        return Outbound(recipients=(receiver,), frame=frame)
+
+    def _selected_for(self, receiver: NodeId) -> IndexSet:
+        if self._own.selected is not None:
+            return self._own.selected
+        assert isinstance(self._method.sparsifier, CoordinatedSubsampling)
+        return self._method.sparsifier.select_for(receiver, self._attempt, self._size)
+
+    def _partner(self, j: NodeId, own: IndexSet) -> Partner:
+        known = self._partners[j]
+        return known if isinstance(known, Partner) else Partner.of(known, own.words, own.words)
+
+    def _masker(self, receiver: NodeId, j: NodeId, partner: Partner) -> Masker:
+        key = mask_key(
+            self._secrets(j),
+            self._attempt,
+            nodes=(self._me, j),
+            seeds=(self._seed, partner.seed),
+            receiver=receiver,
+            common=sum(partner.common),
+        )
+        return Masker(key, partner, wants_negation(self._me, j))
+
+    def _grid(self, exponent: int, contributors: int) -> ring.Grid:
+        if self._method.decimals is not None:
+            return ring.decimal_grid(self._method.decimals, exponent, contributors)
+        return ring.binary_grid(self._method.ring_bits, exponent, contributors)
+
+    def _dither_for(self, receiver: NodeId) -> int:
+        digest = hashlib.sha256(self._dither + struct.pack("<I", receiver)).digest()
+        return int.from_bytes(digest[:8], "little") | 1
+
+    def _on_share(self, sender: NodeId, body: memoryview) -> None:
+        if sender not in self._hood.views:
+            raise self._refusal(sender, Reason.STRANGER, "it is not a neighbour in this round")
+        if self._phase is Phase.ANNOUNCE:
+            if self._method.grouped:
+                raise self._refusal(sender, Reason.UNEXPECTED, "a share before the group was formed")
+            if sender in self._held:
+                raise self._refusal(sender, Reason.DUPLICATE, "it has sent its share already")
+            self._held[sender] = bytes(body)
+            return
+        if sender in self._receiver.arrived or sender in self._unreadable:
+            raise self._refusal(sender, Reason.DUPLICATE, "it has sent its share already")
+        share = Share.decode(body, self._hood.view, self._method.explicit_indices)
+        if not {sender, *share.partners} <= set(self._members) or sender in share.partners:
+            raise self._refusal(sender, Reason.UNEXPECTED, "it masks for nodes outside the group")
+        known = self._announced.get(sender)
+        if known is not None and share.seed_prefix != known.seed[:ATTEMPT_BYTES]:
+            raise self._refusal(sender, Reason.STALE_ATTEMPT, "it belongs to another announcement")
+        kept = self._positions_of(sender, share)
+        if kept is None:
+            self._unreadable.add(sender)
+            return
+        count = bits.count(kept)
+        width = self._method.ring_bits
+        if len(share.values) != ring.packed_size(count, width):
+            raise EncodingError(f"{count} values of {width} bits do not fill {len(share.values)} bytes")
+        if count * width % 8 and share.values[-1] >> (count * width % 8):
+            raise EncodingError("the padding is not zero")
+        words = ring.unpack(share.values, width, count)
+        self._receiver.add(sender, dict(zip(share.partners, share.checks, strict=True)), kept, words)
+
+    def _positions_of(self, sender: NodeId, share: Share) -> BitWords | None:
+        """Where the values of a share belong; None if this node lacks the sets to tell."""
+        if not self._method.receivers_need_sets:
+            assert share.indices is not None
+            return decode(share.indices, self._size).words
+        kept = self._receiver.expected_positions(sender, share.partners)
+        if kept is not None and share.indices is not None:
+            stated = decode(share.indices, self._size)
+            if not np.array_equal(stated.words, kept):
+                raise EncodingError("the indices beside the values are not those that were announced")
+        return kept
+
+    # ── from phase to phase ─────────────────────────────────────────────────────────────────────────────
+
+    def _advance(self) -> None:
+        """End every phase that has all it waits for."""
+        while self._phase is not Phase.DONE and self._complete():
+            self._end_phase()
+
+    def _complete(self) -> bool:
+        match self._phase:
+            case Phase.ANNOUNCE:
+                return self._listens_to <= self._announced.keys()
+            case Phase.RELAY:
+                return not self._method.grouped or self._groups.keys() >= self._hood.views.keys()
+            case _:
+                return set(self._members) <= self._receiver.arrived.keys() | self._unreadable
+
+    def _end_phase(self) -> None:
+        match self._phase:
+            case Phase.ANNOUNCE:
+                self._phase = Phase.RELAY
+                self._form_group()
+            case Phase.RELAY:
+                self._phase = Phase.SHARE
+                self._find_partners()
+                ready = self._groups if self._method.grouped else self._hood.view
+                self._outbox.extend(partial(self._make_share, r) for r in sorted(ready))
+            case _:
+                self._phase = Phase.DONE
+
+    def _form_group(self) -> None:
+        """The announcements are in: decide who takes part in this node's sum, and tell them."""
+        view = self._hood.view
+        present = tuple(j for j in view if j in self._announced)
+        self._members = present if self._method.receivers_need_sets else view
+        self._exponent = max((self._announced[j].exponent for j in present), default=self._exponent)
+        own_set = self._selected_for(self._me).words if self._own.selected is None else None
+        sets: dict[NodeId, BitWords] = {}
+        for j in present:
+            indices = self._announced[j].indices
+            words = own_set if indices is None else indices.words
+            assert words is not None
+            sets[j] = words
+        self._receiver = Receiver(self._size, len(view), sets, self._method.masking_requirement)
+        if self._method.grouped:
+            self._outbox.extend(partial(self._make_relay, j) for j in present)
+        held, self._held = self._held, {}
+        for sender, body in sorted(held.items()):
+            try:
+                self.handle(sender, Kind.SHARE, memoryview(body))
+            except RemoteProtocolError as error:
+                self._rejected.append(error)
+
+    def _find_partners(self) -> None:
+        """Coordination is over: these are the nodes whose masks this node can make."""
+        known: dict[NodeId, tuple[bytes, BitWords | None]] = dict(self._relayed)
+        for j in set(self._hood.view2) & self._announced.keys():
+            indices = self._announced[j].indices
+            known[j] = (self._announced[j].seed, None if indices is None else indices.words)
+        own = self._own.selected
+        for j, (seed, words) in known.items():
+            self._partners[j] = seed if own is None or words is None else Partner.of(seed, words, own.words)
+
+    def aggregate(self) -> AggregateReady:
+        """The average of what arrived, or the own model where nothing can be used."""
+        arrived, own = self._receiver.arrived, self._own.vector
+        grid = self._receiving_grid()
+        if self._method.dropout == "parameter":
+            vector, lost = self._receiver.average(own, grid, check=True)
+            contributors = tuple(sorted(arrived))
+        elif self._everything_arrived():
+            vector, lost = self._receiver.average(own, grid, check=False)
+            contributors = tuple(sorted(arrived))
+        else:
+            vector, lost, contributors = own.copy(), 0, ()
+        return AggregateReady(
+            round_=self._attempt.round_, vector=vector, contributors=contributors, lost=lost
+        )
+
+    def _receiving_grid(self) -> ring.Grid:
+        if self._method.decimals is not None:
+            return ring.Grid(bits=32, scale=10.0**self._method.decimals)
+        return ring.binary_grid(self._method.ring_bits, self._exponent, len(self._hood.view))
+
+    def _everything_arrived(self) -> bool:
+        view, arrived = set(self._hood.view), self._receiver.arrived
+        full = all(arrived[i].checks.keys() == view - {i} for i in arrived)
+        return arrived.keys() == view and full and self._receiver.consistent()
+
+    def _header(self, kind: Kind) -> Header:
+        return Header(kind=kind, attempt=self._attempt, sender=self._me)
+
+    def _refusal(self, sender: NodeId, reason: Reason, detail: str) -> RemoteProtocolError:
+        return RemoteProtocolError(sender, reason, detail, self._attempt.round_)

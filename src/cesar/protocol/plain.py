@@ -1,0 +1,170 @@
+"""PlainRound: D-PSGD, the baseline that protects nothing, with the same frames and the same counting.
+
+v'_r = v_r + Σ_j w_rj (v_j − v_r) over the positions that j sent, with Metropolis–Hastings weights
+w_rj = 1 / (1 + max(δ_r, δ_j)). A parameter that a neighbour did not send counts as the receiver's own.
+Floating-point sums depend on their order, so shares are added in ascending order of sender, whatever the
+order in which they come.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from cesar.bits import ONE, ZERO, jit, lowest_bit
+from cesar.crypto.keys import Attempt
+from cesar.errors import EncodingError, Reason, RemoteProtocolError
+from cesar.indices import Code, IndexSet, decode, encode
+from cesar.methods import DPSGD
+from cesar.protocol.base import AggregateReady, Contribution, Deadlines, Outbound
+from cesar.sparsify import CoordinatedSubsampling, RandomSubsampling
+from cesar.topology import Neighbourhood
+from cesar.types import BitWords, NodeId, Vector
+from cesar.wire import Header, Kind, PlainShare
+
+
+@jit
+def _gather(vector: Vector, members: BitWords, out: Vector) -> None:
+    k = 0
+    for w in range(len(members)):
+        word = members[w]
+        while word != ZERO:
+            out[k] = vector[64 * w + lowest_bit(word)]
+            k += 1
+            word &= word - ONE
+
+
+@jit
+def _mix(result: Vector, own: Vector, members: BitWords, values: Vector, weight: float) -> None:
+    k = 0
+    for w in range(len(members)):
+        word = members[w]
+        while word != ZERO:
+            p = 64 * w + lowest_bit(word)
+            change = weight * (np.float64(values[k]) - np.float64(own[p]))
+            result[p] = np.float32(np.float64(result[p]) + change)
+            k += 1
+            word &= word - ONE
+
+
+class PlainRound:
+    """One node's attempt at one round of D-PSGD: one phase, one kind of frame."""
+
+    def __init__(
+        self,
+        method: DPSGD,
+        attempt: Attempt,
+        hood: Neighbourhood,
+        contribution: Contribution,
+        deadlines: Deadlines,
+    ) -> None:
+        self._method, self._attempt, self._hood = method, attempt, hood
+        self._own, self._size = contribution, len(contribution.vector)
+        self._deadline = deadlines.share
+        self._expired = False
+        self._arrived: set[NodeId] = set()
+        self._waiting: dict[NodeId, tuple[IndexSet, Vector]] = {}  # shares whose predecessors are missing
+        self._todo = deque(hood.view)  # senders in the order in which they are added
+        self._result = contribution.vector.copy()
+        self._outbox: deque[Callable[[], Outbound]] = deque()
+        if contribution.selected is not None:
+            self._outbox.append(partial(self._make_share, contribution.selected, hood.view))
+        else:
+            self._outbox.extend(partial(self._make_coordinated, r) for r in hood.view)
+
+    @property
+    def deadline(self) -> float | None:
+        return None if self.finished else self._deadline
+
+    @property
+    def finished(self) -> bool:
+        return self._expired or not self._todo
+
+    def pull(self) -> Outbound | None:
+        """Make the next frame to send."""
+        return self._outbox.popleft()() if self._outbox else None
+
+    def rejected(self) -> list[RemoteProtocolError]:
+        return []
+
+    def tick(self, now: float) -> None:
+        """At the deadline whoever is missing is left out."""
+        if not self.finished and now >= self._deadline:
+            self._todo = deque(sorted(self._waiting))
+            self._add_in_order()
+            self._expired = True
+
+    def handle(self, sender: NodeId, kind: Kind, body: memoryview) -> None:
+        """Take in a share."""
+        if kind is not Kind.PLAIN_SHARE:
+            raise self._refusal(sender, Reason.UNEXPECTED, "this network does not mask what it shares")
+        if sender not in self._hood.views:
+            raise self._refusal(sender, Reason.STRANGER, "it is not a neighbour in this round")
+        if sender in self._arrived:
+            raise self._refusal(sender, Reason.DUPLICATE, "it has sent its share already")
+        try:
+            share = PlainShare.decode(body)
+            indices = self._read(share)
+        except EncodingError as error:
+            raise self._refusal(sender, Reason.MALFORMED, str(error)) from None
+        if len(share.values) != 4 * indices.count:
+            raise self._refusal(
+                sender, Reason.MALFORMED, f"{indices.count} values do not fill {len(share.values)} bytes"
+            )
+        values = np.frombuffer(share.values.tobytes(), dtype="<f4").astype(np.float32, copy=False)
+        if not np.isfinite(values).all():
+            raise self._refusal(sender, Reason.MALFORMED, "a value is NaN or infinite")
+        self._arrived.add(sender)
+        self._waiting[sender] = (indices, values)
+        self._add_in_order()
+
+    def aggregate(self) -> AggregateReady:
+        """The mixed model."""
+        contributors = tuple(sorted(self._arrived))
+        return AggregateReady(
+            round_=self._attempt.round_, vector=self._result, contributors=contributors, lost=0
+        )
+
+    def _make_share(
+        self, indices: IndexSet, recipients: tuple[NodeId, ...], written: bytes | None = None
+    ) -> Outbound:
+        values = np.empty(indices.count, dtype=np.float32)
+        _gather(self._own.vector, indices.words, values)
+        fixed = indices.seed is None and indices.count < indices.size
+        body = encode(indices, self._method.index_code if fixed else None) if written is None else written
+        message = PlainShare(indices=body, values=values.astype("<f4", copy=False).view(np.uint8))
+        header = Header(kind=Kind.PLAIN_SHARE, attempt=self._attempt, sender=self._hood.node)
+        return Outbound(recipients=recipients, frame=message.encode(header))
+
+    def _coordinated(self, receiver: NodeId) -> IndexSet:
+        assert isinstance(self._method.sparsifier, CoordinatedSubsampling)
+        return self._method.sparsifier.select_for(receiver, self._attempt, self._size)
+
+    def _make_coordinated(self, receiver: NodeId) -> Outbound:
+        return self._make_share(self._coordinated(receiver), (receiver,), written=b"")
+
+    def _read(self, share: PlainShare) -> IndexSet:
+        sparsifier = self._method.sparsifier
+        if isinstance(sparsifier, CoordinatedSubsampling):
+            if len(share.indices):
+                raise EncodingError("sets follow from the receiver here; none may be sent")
+            return self._coordinated(self._hood.node)
+        if isinstance(sparsifier, RandomSubsampling):
+            if len(share.indices) == 0 or share.indices[0] != Code.SEED:
+                raise EncodingError("a set is a seed in this network")
+            return decode(share.indices, self._size, sparsifier.alpha)
+        return decode(share.indices, self._size)
+
+    def _add_in_order(self) -> None:
+        degree = len(self._hood.view)
+        while self._todo and self._todo[0] in self._waiting:
+            sender = self._todo.popleft()
+            indices, values = self._waiting.pop(sender)
+            weight = 1.0 / (1 + max(degree, len(self._hood.views[sender])))
+            _mix(self._result, self._own.vector, indices.words, values, weight)
+
+    def _refusal(self, sender: NodeId, reason: Reason, detail: str) -> RemoteProtocolError:
+        return RemoteProtocolError(sender, reason, detail, self._attempt.round_)

@@ -1,0 +1,99 @@
+"""One masked share: what a sender puts on the wire for one receiver.
+
+The values are processed in blocks of positions that stay in the cache: the masks of all partners are
+summed into the block, the rounded values are added at the positions that carry enough masks, and the
+result is written straight into the frame. However large the model, the only large object is the frame.
+
+The k-th word of a pair's keystream masks the k-th position that both selected, not the k-th parameter:
+a fraction α² of the words instead of all of them (docs/design/001-compact-keystream.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from cesar import bits, ring
+from cesar.crypto.keys import MaskKey
+from cesar.crypto.keystream import Keystream
+from cesar.types import BitWords, ByteArray, NodeId, Vector
+
+BLOCK_WORDS = 2048
+"""Bitmap words per block: 131,072 positions, half a megabyte of masks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partner:
+    """What a sender knows of one mask partner.
+
+    Attributes:
+        seed: the partner's fresh seed of this attempt.
+        words: a bitmap whose intersection with the own set is what both selected.
+        common: how many positions both selected, per block.
+
+    """
+
+    seed: bytes = field(repr=False)
+    words: BitWords = field(repr=False)
+    common: tuple[int, ...]
+
+    @classmethod
+    def of(cls, seed: bytes, theirs: BitWords, own: BitWords) -> Partner:
+        common = np.empty(-(-len(own) // BLOCK_WORDS), dtype=np.int64)
+        bits.count_common(own, theirs, BLOCK_WORDS, common)
+        return cls(seed, theirs, tuple(common.tolist()))
+
+
+def kept_positions(own: BitWords, partners: list[BitWords], masking_requirement: int) -> BitWords:
+    """I_{i→r}: the own positions that at least s of the partners selected too."""
+    kept = bits.at_least(partners, masking_requirement, len(own))
+    kept &= own
+    return kept
+
+
+@dataclass(frozen=True, slots=True)
+class Masker:
+    """A partner's mask for one receiver, ready to be added."""
+
+    key: MaskKey
+    partner: Partner
+    negate: bool
+
+
+def write_masked(
+    out: ByteArray,
+    vector: Vector,
+    own: BitWords,
+    kept: BitWords,
+    maskers: list[Masker],
+    grid: ring.Grid,
+    dither: int,
+) -> None:
+    """Write the masked values at the kept positions, packed to the ring's width, to `out`."""
+    streams = [Keystream(masker.key.key) for masker in maskers]
+    total = 8 * len(out) // grid.bits
+    words = out.view("<u4") if grid.bits == 32 else np.empty(total, dtype=np.uint32)
+    most = max((max(masker.partner.common, default=0) for masker in maskers), default=0)
+    stream_words = np.empty(most, dtype=np.uint32)
+    masks = np.empty(64 * min(BLOCK_WORDS, len(own)), dtype=np.uint32)
+    written = 0
+    for index, start in enumerate(range(0, len(own), BLOCK_WORDS)):
+        block = slice(start, min(start + BLOCK_WORDS, len(own)))
+        masks[:] = 0
+        for masker, stream in zip(maskers, streams, strict=True):
+            needed = stream_words[: masker.partner.common[index]]
+            stream.fill(needed)
+            ring.add_masks(masks, own[block], masker.partner.words[block], needed, masker.negate)
+        first = 64 * start
+        offset = np.uint64((dither + first) % (1 << 64)) if dither else bits.ZERO
+        values = vector[first : 64 * block.stop]
+        written += ring.seal(masks, values, kept[block], grid.scale, offset, words[written:])
+    assert written == total, "the frame was sized for other positions"
+    if grid.bits != 32:
+        ring.pack(words, grid.bits, out)
+
+
+def wants_negation(me: NodeId, partner: NodeId) -> bool:
+    """The lower id adds the mask and the higher one subtracts it."""
+    return me > partner

@@ -1,0 +1,250 @@
+"""Ensemble: all nodes of a simulated network, kept from round to round; and `aggregate`, one round of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal, get_args
+
+import networkx as nx
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from cesar import bits
+from cesar.crypto.keys import SESSION_BYTES, Attempt, KeyPair, PairSecret
+from cesar.errors import ConfigError, DataError
+from cesar.indices import IndexSet
+from cesar.methods import Cesar, Method, SecureAggregation
+from cesar.node import Node, sparsifier_of
+from cesar.protocol import Deadlines
+from cesar.seeds import SeedTree
+from cesar.sim.network import Fate, Network
+from cesar.sparsify import CoordinatedSubsampling
+from cesar.topology import check_degrees, check_graph, neighbourhoods
+from cesar.types import NodeId, RoundNo
+from cesar.wire import CATEGORIES, Frame, Kind
+
+CrashPoint = Literal["before_announce", "after_announce", "after_coordination", "during_share"]
+_SHARES = (Kind.SHARE, Kind.PLAIN_SHARE)
+_DEADLINES = Deadlines(announce=1.0, relay=2.0, share=3.0)
+"""Simulated time: a phase ends when nothing is in flight any more, so only the order matters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundResult:
+    """What a round has brought.
+
+    Attributes:
+        vectors: (n, d) float32, the new models; a crashed node keeps its own.
+        shared: β as measured: the mean fraction of parameters in the shares that were sent.
+        bytes: category → (n,) int64, what each node sent.
+
+    """
+
+    vectors: NDArray[np.float32] = field(repr=False)
+    shared: float
+    bytes: dict[str, NDArray[np.int64]]
+    sets: tuple[IndexSet, ...] = field(repr=False)
+
+    @property
+    def selected(self) -> NDArray[np.bool_]:
+        """(n, d): what each node selected. With coordinated subsampling row r is the set that all
+        neighbours of r use towards r.
+        """
+        return np.stack([bits.to_bools(chosen.words, chosen.size) for chosen in self.sets])
+
+    @property
+    def total_bytes(self) -> int:
+        """Everything that everybody sent."""
+        return int(sum(counts.sum() for counts in self.bytes.values()))
+
+
+class _Keys:
+    """Agreement keys drawn from the run's seed; a pair's secret is computed when first needed."""
+
+    def __init__(self, seeds: SeedTree, nodes: int, session: bytes) -> None:
+        self._pairs = [KeyPair.generate(seeds.entropy("keys", i)) for i in range(nodes)]
+        self._session = session
+        self._secrets: dict[tuple[int, int], PairSecret] = {}
+
+    def secret(self, node: NodeId, peer: NodeId) -> PairSecret:
+        if (node, peer) not in self._secrets:
+            self._secrets[node, peer] = self._pairs[node].agree(self._pairs[peer].public, self._session)
+        return self._secrets[node, peer]
+
+
+class Ensemble:
+    """A simulated network.
+
+    Args:
+        graph: networkx graph on nodes 0..n−1.
+        method: how to average.
+        size: d.
+        seed: of keys, subsampling and crashes.
+        workers: threads; by default one per core. The result does not depend on it.
+
+    """
+
+    def __init__(
+        self, graph: nx.Graph, method: Method, size: int, *, seed: int = 0, workers: int | None = None
+    ) -> None:
+        self._method, self._size, self._seeds = method, size, SeedTree(seed)
+        self._pool = ThreadPoolExecutor(workers or os.cpu_count())
+        self._session = self._seeds.bytes(SESSION_BYTES, "session")
+        self.use_graph(graph)
+        keys = _Keys(self._seeds, len(graph), self._session)
+        self._nodes = [
+            Node(i, method, size, session=self._session, secrets=partial(keys.secret, i))
+            for i in map(NodeId, range(len(graph)))
+        ]
+        self._next_round = 0
+
+    def use_graph(self, graph: nx.Graph) -> None:
+        """Average along these edges from now on.
+
+        Raises:
+            ConfigError, PrivacyError: nothing sensible can be averaged on it.
+
+        """
+        check_graph(graph, len(graph))
+        if isinstance(self._method, Cesar | SecureAggregation):
+            check_degrees(graph, getattr(self._method, "masking_requirement", 1))
+        self._hoods = neighbourhoods(graph)
+
+    def round(
+        self,
+        vectors: NDArray[np.float32],
+        *,
+        reference: NDArray[np.float32] | None = None,
+        crashes: Mapping[int, CrashPoint] | None = None,
+    ) -> RoundResult:
+        """Average once. The vectors must not change meanwhile; they are not changed.
+
+        Raises:
+            DataError: a model holds NaN or infinity; nothing was sent by anybody.
+
+        """
+        crashes, round_ = crashes or {}, RoundNo(self._next_round)
+
+        def begin(node: Node) -> None:
+            try:
+                node.begin_round(
+                    round_,
+                    self._hoods[node.id],
+                    vectors[node.id],
+                    reference=None if reference is None else reference[node.id],
+                    entropy=self._seeds.entropy("round", round_, node.id),
+                    deadlines=_DEADLINES,
+                )
+            except DataError as error:
+                raise DataError(f"node {node.id}: {error}") from None
+
+        list(self._pool.map(begin, self._nodes))
+        self._next_round += 1
+        up = {node.id: node for node in self._nodes if crashes.get(node.id) != "before_announce"}
+        network = Network(up, pool=self._pool, leaves=self._crash_filter(crashes, round_))
+        outcomes = network.run()
+        result = np.empty_like(vectors)
+        for node, outcome in zip(up.values(), outcomes, strict=True):
+            result[node.id] = outcome.vector
+            node.close()
+        for i in crashes:
+            result[i] = vectors[i]
+        return self._result(result, round_)
+
+    def _result(self, vectors: NDArray[np.float32], round_: RoundNo) -> RoundResult:
+        ledgers = [node.ledger for node in self._nodes]
+        shares = sum(ledger.shares for ledger in ledgers)
+        parameters = sum(ledger.parameters for ledger in ledgers)
+        return RoundResult(
+            vectors=vectors,
+            shared=parameters / (shares * self._size) if shares else 0.0,
+            bytes={c: np.array([ledger.sent[c] for ledger in ledgers], dtype=np.int64) for c in CATEGORIES},
+            sets=tuple(self._set_of(node, round_) for node in self._nodes),
+        )
+
+    def _set_of(self, node: Node, round_: RoundNo) -> IndexSet:
+        if node.selected is not None:
+            return node.selected
+        sparsifier = sparsifier_of(self._method)
+        assert isinstance(sparsifier, CoordinatedSubsampling)
+        return sparsifier.select_for(node.id, Attempt(session=self._session, round_=round_), self._size)
+
+    def _crash_filter(self, crashes: Mapping[int, CrashPoint], round_: RoundNo) -> Fate:
+        """Which frames still leave a node that crashes in this round."""
+        half: dict[int, set[NodeId]] = {}
+        for i, point in crashes.items():
+            if point == "during_share":
+                view = self._hoods[NodeId(i)].view
+                draw = self._seeds.generator("crash", round_, i)
+                half[i] = {view[k] for k in draw.permutation(len(view))[: len(view) // 2]}
+
+        def leaves(sender: NodeId, recipient: NodeId, frame: Frame) -> bool:
+            match crashes.get(sender):
+                case None:
+                    return True
+                case "before_announce":
+                    return False
+                case "after_announce":
+                    return frame.kind is Kind.ANNOUNCE
+                case "after_coordination":
+                    return frame.kind not in _SHARES
+                case "during_share":
+                    return frame.kind not in _SHARES or recipient in half[sender]
+
+        return leaves
+
+
+def aggregate(
+    vectors: ArrayLike,
+    graph: nx.Graph,
+    method: Method,
+    *,
+    seed: int = 0,
+    reference: ArrayLike | None = None,
+    crashes: Mapping[int, CrashPoint] | None = None,
+    workers: int | None = None,
+) -> RoundResult:
+    """One round among simulated nodes, with the frames that real peers would exchange.
+
+    Args:
+        vectors: (n, d); row i is node i's model.
+        graph: networkx graph on nodes 0..n−1.
+        method: `Cesar`, `SecureAggregation` or `DPSGD`.
+        seed: of keys, subsampling and crashes.
+        reference: (n, d), the models before local training; TopK then ranks what training changed.
+        crashes: node → when it vanishes: "before_announce", "after_announce", "after_coordination" or
+            "during_share" (a seeded half of its shares leaves).
+
+    Raises:
+        DataError: shapes differ, or a model holds NaN or infinity.
+        ConfigError, PrivacyError: the graph, the method or a crash point is impossible.
+        In all cases nothing was sent.
+
+    """
+    models = _as_models("vectors", vectors)
+    before = None if reference is None else _as_models("reference", reference)
+    if before is not None and before.shape != models.shape:
+        raise DataError(f"reference has shape {before.shape}, but vectors have {models.shape}")
+    check_graph(graph, len(models))
+    for node, point in (crashes or {}).items():
+        if point not in get_args(CrashPoint):
+            points = ", ".join(get_args(CrashPoint))
+            raise ConfigError(f"unknown crash point {point!r} for node {node}; choose one of {points}")
+        if node not in graph:
+            raise ConfigError(f"node {node} cannot crash: the graph has nodes 0..{len(models) - 1}")
+    ensemble = Ensemble(graph, method, models.shape[1], seed=seed, workers=workers)
+    return ensemble.round(models, reference=before, crashes=crashes)
+
+
+def _as_models(name: str, value: ArrayLike) -> NDArray[np.float32]:
+    try:
+        models = np.ascontiguousarray(value, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{name} must be n rows of d numbers each, all of one length: {error}") from None
+    if models.ndim != 2 or 0 in models.shape:
+        raise DataError(f"{name} has shape {models.shape}, but one row per node is needed: (n, d)")
+    return models

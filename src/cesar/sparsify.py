@@ -1,0 +1,103 @@
+"""Which parameters a node shares in a round. No sparsifier remembers anything from round to round."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import numpy as np
+
+from cesar import bits
+from cesar.crypto.keys import SEED_BYTES, Attempt, hkdf_expand_block
+from cesar.errors import ConfigError
+from cesar.indices import IndexSet
+from cesar.types import Entropy, NodeId, Vector
+
+
+class Sparsifier(Protocol):
+    """Chooses a node's index set I_i."""
+
+    name: ClassVar[str]
+
+    @property
+    def alpha(self) -> float:
+        """α: the fraction of parameters that it selects."""
+
+    def select(self, vector: Vector, reference: Vector | None, entropy: Entropy) -> IndexSet:
+        """The positions to share; `reference` is the model before local training, if known."""
+
+
+def _check_alpha(alpha: float) -> None:
+    if not 0.0 < alpha <= 1.0:
+        raise ConfigError(f"alpha is {alpha}, but the fraction selected must be above 0 and at most 1")
+
+
+@dataclass(frozen=True, slots=True)
+class TopK:
+    """The α·d parameters that local training changed most: largest |v − reference|.
+
+    Without a reference, the largest |v|. Of equal values the one at the lower position wins.
+    """
+
+    name: ClassVar[str] = "topk"
+    alpha: float
+
+    def __post_init__(self) -> None:
+        _check_alpha(self.alpha)
+
+    def select(self, vector: Vector, reference: Vector | None, entropy: Entropy) -> IndexSet:
+        change = np.abs(vector if reference is None else vector - reference)
+        wanted = max(1, round(self.alpha * len(vector)))
+        words = np.empty(bits.words_for(len(vector)), dtype=np.uint64)
+        bits.largest(change.view(np.int32), wanted, words)  # non-negative floats sort as integers
+        return IndexSet(words, len(vector), wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class RandomSubsampling:
+    """Each parameter with probability α. Peers get the 16-byte seed instead of the set."""
+
+    name: ClassVar[str] = "random"
+    alpha: float
+
+    def __post_init__(self) -> None:
+        _check_alpha(self.alpha)
+
+    def select(self, vector: Vector, reference: Vector | None, entropy: Entropy) -> IndexSet:
+        return IndexSet.from_seed(entropy(SEED_BYTES), len(vector), self.alpha)
+
+
+@dataclass(frozen=True, slots=True)
+class FullSharing:
+    """Every parameter."""
+
+    name: ClassVar[str] = "full"
+    alpha: ClassVar[float] = 1.0
+
+    def select(self, vector: Vector, reference: Vector | None, entropy: Entropy) -> IndexSet:
+        return IndexSet.full(len(vector))
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatedSubsampling:
+    """All neighbours of a receiver send it the same random set, drawn from (session, round, receiver).
+
+    Nobody announces a set, nothing is discarded, and every sum has all of the receiver's neighbours in it,
+    so sums of different rounds cannot be subtracted from one another to single a node out.
+    """
+
+    name: ClassVar[str] = "coordinated"
+    alpha: float
+
+    def __post_init__(self) -> None:
+        _check_alpha(self.alpha)
+
+    def select_for(self, receiver: NodeId, attempt: Attempt, size: int) -> IndexSet:
+        """The set that everybody uses towards `receiver` in this round."""
+        label = b"cesar coordinated" + struct.pack("<II", attempt.round_, receiver)
+        seed = hkdf_expand_block(attempt.session, label)[:SEED_BYTES]
+        return IndexSet.from_seed(seed, size, self.alpha)
+
+
+AnySparsifier = Sparsifier | CoordinatedSubsampling

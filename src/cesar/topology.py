@@ -1,0 +1,119 @@
+"""Who is next to whom: what one node may know of the graph, and the checks on the graph as a whole."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+
+import networkx as nx
+
+from cesar.crypto.keys import Attempt
+from cesar.errors import ConfigError, PrivacyError
+from cesar.types import NodeId
+
+View = tuple[NodeId, ...]
+"""Neighbours of a node, ascending: the order in which bitmaps over them are written."""
+
+
+@dataclass(frozen=True)
+class Neighbourhood:
+    """All that a node knows of this round's aggregation graph: its neighbours and their neighbours.
+
+    Attributes:
+        node: whose neighbourhood this is.
+        views: View(r) for each neighbour r.
+
+    """
+
+    node: NodeId
+    views: Mapping[NodeId, View]
+
+    @cached_property
+    def view(self) -> View:
+        """View(i): the direct neighbours."""
+        return tuple(sorted(self.views))
+
+    @cached_property
+    def view2(self) -> View:
+        """View2(i): the neighbours' neighbours, which may include direct neighbours, without i."""
+        return tuple(sorted({j for view in self.views.values() for j in view} - {self.node}))
+
+    @cached_property
+    def _candidates(self) -> dict[tuple[NodeId, NodeId], View]:
+        """The common neighbours of each pair that needs a relay, as far as it concerns this node: pairs
+        of its neighbours, and itself with the nodes two steps away.
+        """
+        table = {
+            (i, j): tuple(sorted(set(self.views[i]) & set(self.views[j])))
+            for i, j in combinations(self.view, 2)
+            if j not in self.views[i]
+        }
+        for j in set(self.view2) - set(self.view):
+            pair = (min(self.node, j), max(self.node, j))
+            table[pair] = tuple(r for r in self.view if j in self.views[r])
+        return table
+
+    def relay(self, i: NodeId, j: NodeId, attempt: Attempt) -> NodeId | None:
+        """The common neighbour that relays between i and j in this round; None if they are neighbours.
+
+        A hash spreads the load over the common neighbours; everybody who needs to know computes the same.
+        """
+        low, high = min(i, j), max(i, j)
+        candidates = self._candidates.get((low, high))
+        if candidates is None:
+            return None
+        if len(candidates) == 1:
+            return candidates[0]
+        label = attempt.session + struct.pack("<III", attempt.round_, low, high)
+        digest = hashlib.sha256(b"cesar relay" + label).digest()
+        return candidates[int.from_bytes(digest[:8], "little") % len(candidates)]
+
+
+def neighbourhoods(graph: nx.Graph) -> dict[NodeId, Neighbourhood]:
+    """What each node of a (checked) graph may know."""
+    views = {NodeId(i): tuple(sorted(NodeId(j) for j in graph[i])) for i in graph}
+    return {i: Neighbourhood(i, {r: views[r] for r in views[i]}) for i in views}
+
+
+def check_graph(graph: nx.Graph, nodes: int) -> None:
+    """Refuse a graph on which nothing sensible can be averaged.
+
+    Raises:
+        ConfigError: says what is wrong with the graph and how to mend it.
+
+    """
+    if graph.is_directed() or graph.is_multigraph():
+        raise ConfigError("the graph must be undirected and simple: pass networkx.Graph(graph)")
+    if nodes < 2:
+        raise ConfigError("a network needs at least two nodes; one node has nobody to average with")
+    if set(graph) != set(range(nodes)):
+        raise ConfigError(
+            f"the graph's nodes must be exactly 0..{nodes - 1}, one per row of the vectors; "
+            "networkx.convert_node_labels_to_integers(graph) renames them"
+        )
+    loops = list(nx.nodes_with_selfloops(graph))
+    if loops:
+        raise ConfigError(f"node {loops[0]} is its own neighbour; remove self-loops from the graph")
+    if not nx.is_connected(graph):
+        parts = nx.number_connected_components(graph)
+        raise ConfigError(f"the graph falls into {parts} parts; connect them, or run each part by itself")
+
+
+def check_degrees(graph: nx.Graph, masking_requirement: int) -> None:
+    """Refuse a receiver whose neighbours could never mask one another.
+
+    Raises:
+        PrivacyError: some node has too few neighbours for s.
+
+    """
+    poor = sorted(i for i in graph if graph.degree[i] <= masking_requirement)
+    if poor:
+        raise PrivacyError(
+            f"node {poor[0]} has {graph.degree[poor[0]]} neighbour(s), but with masking_requirement="
+            f"{masking_requirement} every receiver needs at least {masking_requirement + 1}; nothing was sent. "
+            f"Add edges at node(s) {', '.join(map(str, poor[:5]))} or lower masking_requirement."
+        )
