@@ -32,7 +32,6 @@ class Cesar:
         index_code: write index sets with this code instead of the one that suits them.
         explicit_indices: send the indices again beside the values, as the paper does.
         decimals: fixed decimal places instead of a scale that follows the model.
-
     """
 
     sparsifier: AnySparsifier
@@ -108,7 +107,6 @@ class DPSGD:
     Attributes:
         sparsifier: which parameters a node sends; None sends all of them.
         index_code: write index sets with this code instead of the one that suits them.
-
     """
 
     sparsifier: AnySparsifier | None = None

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import numpy as np
+
 from cesar.indices import IndexSet
 from cesar.methods import DPSGD, Method, SecureAggregation
 from cesar.protocol import Contribution, Deadlines, Engine, Event, Outbound, PairSecrets
@@ -56,7 +58,6 @@ class Node:
         size: d, the number of parameters.
         session: 16 bytes that name the network and the run.
         secrets: gives the pair secret with a peer; D-PSGD needs none.
-
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Node:
         *,
         session: bytes,
         secrets: PairSecrets | None = None,
-        first_round: RoundNo = RoundNo(0),
+        first_round: int = 0,
     ) -> None:
         self.id = node
         self._sparsifier = sparsifier_of(method)
@@ -82,6 +83,7 @@ class Node:
         vector: Vector,
         *,
         reference: Vector | None = None,
+        out: Vector | None = None,
         entropy: Entropy,
         deadlines: Deadlines,
     ) -> None:
@@ -90,16 +92,22 @@ class Node:
         Args:
             vector: the model after local training; it must not change before the round has ended.
             reference: the model before local training, for sparsifiers that rank by change.
+            out: memory for the new model; without it a new array is made.
 
         Raises:
             DataError: the model holds NaN or infinity, or has the wrong size. Nothing was sent.
-
         """
         exponent = exponent_of(vector)
         chosen = self._sparsifier
-        coordinated = isinstance(chosen, CoordinatedSubsampling)
-        selected = None if coordinated else chosen.select(vector, reference, entropy)
-        contribution = Contribution(vector=vector, selected=selected, exponent=exponent)
+        selected = (
+            None if isinstance(chosen, CoordinatedSubsampling) else chosen.select(vector, reference, entropy)
+        )
+        contribution = Contribution(
+            vector=vector,
+            selected=selected,
+            exponent=exponent,
+            out=np.empty_like(vector) if out is None else out,
+        )
         self._engine.begin_round(round_, hood, contribution, entropy, deadlines)
         self.selected, self.ledger = selected, Ledger()
 
@@ -112,12 +120,10 @@ class Node:
 
         Args:
             leaves: (recipient, frame) → whether it can be sent at all; what cannot is not counted.
-
         """
-        for out in self._engine.outbound():
-            if leaves is not None:
-                reached = tuple(to for to in out.recipients if leaves(to, out.frame))
-                out = Outbound(recipients=reached, frame=out.frame)
+        for made in self._engine.outbound():
+            reached = tuple(to for to in made.recipients if leaves is None or leaves(to, made.frame))
+            out = Outbound(recipients=reached, frame=made.frame)
             self.ledger.record(out)
             yield out
 

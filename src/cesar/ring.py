@@ -28,7 +28,7 @@ import numpy as np
 
 from cesar.bits import FULL, ONE, ZERO, jit, lowest_bit
 from cesar.errors import DataError, PrivacyError
-from cesar.types import BitWords, ByteArray, RingWords, Vector
+from cesar.types import BitWords, ByteArray, Counts, RingWords, Vector
 
 RING_BITS = (16, 20, 24, 32)
 EXPONENT_BIAS = 127
@@ -44,7 +44,6 @@ def exponent_of(vector: Vector) -> int:
 
     Raises:
         DataError: the vector holds NaN or infinity; nothing of it may be sent.
-
     """
     largest = float(max(vector.max(), -vector.min())) if len(vector) else 0.0
     if not math.isfinite(largest):
@@ -86,7 +85,6 @@ def decimal_grid(decimals: int, exponent: int, contributors: int) -> Grid:
 
     Raises:
         PrivacyError: the sum could wrap around, which would corrupt it unnoticed.
-
     """
     scale = 10.0**decimals
     if math.ldexp(scale, exponent) * contributors >= 2.0**31:
@@ -134,7 +132,7 @@ def seal(
 ) -> int:
     """Add the rounded values to the masks at the kept positions and write them without gaps to `out`.
 
-    `dither` is zero for rounding to nearest, else the seed of stochastic rounding. Returns how many.
+    `dither` is zero for rounding to nearest (halves up), else the seed of stochastic rounding. Returns how many.
     """
     k = 0
     for w in range(len(kept)):
@@ -143,10 +141,8 @@ def seal(
         while members != ZERO:
             p = base + lowest_bit(members)
             scaled = np.float64(values[p]) * scale
-            if dither != ZERO:
-                rounded = np.floor(scaled + _dither(dither + np.uint64(p)))
-            else:
-                rounded = np.rint(scaled)
+            up = _dither(dither + np.uint64(p)) if dither != ZERO else 0.5
+            rounded = np.floor(scaled + up)
             out[k] = acc[p] + np.uint32(np.int64(rounded))
             k += 1
             members &= members - ONE
@@ -154,7 +150,7 @@ def seal(
 
 
 @jit
-def accumulate(total: RingWords, counts: np.ndarray, kept: BitWords, words: RingWords) -> int:  # type: ignore[type-arg]
+def accumulate(total: RingWords, counts: Counts, kept: BitWords, words: RingWords) -> int:
     """Add one share's words to the receiver's sum at the kept positions, and count them there."""
     k = 0
     for w in range(len(kept)):
@@ -170,7 +166,7 @@ def accumulate(total: RingWords, counts: np.ndarray, kept: BitWords, words: Ring
 
 
 @jit
-def erase(total: RingWords, counts: np.ndarray, spoiled: BitWords) -> None:  # type: ignore[type-arg]
+def erase(total: RingWords, counts: Counts, spoiled: BitWords) -> None:
     """Forget what was summed at the spoiled positions."""
     for w in range(len(spoiled)):
         members = spoiled[w]
@@ -182,7 +178,7 @@ def erase(total: RingWords, counts: np.ndarray, spoiled: BitWords) -> None:  # t
 
 
 @jit
-def average(own: Vector, total: RingWords, counts: np.ndarray, bits: int, step: float) -> None:  # type: ignore[type-arg]
+def average(own: Vector, total: RingWords, counts: Counts, bits: int, step: float) -> None:
     """v'[p] = mean of the own value and the contributions at p, written over the sum as float32.
 
     Where there are no contributions, total[p] is 0 and the own value stays as it is. In place, by way of a

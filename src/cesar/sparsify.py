@@ -10,9 +10,9 @@ import numpy as np
 
 from cesar import bits
 from cesar.crypto.keys import SEED_BYTES, Attempt, hkdf_expand_block
-from cesar.errors import ConfigError
-from cesar.indices import IndexSet
-from cesar.types import Entropy, NodeId, Vector
+from cesar.errors import ConfigError, EncodingError
+from cesar.indices import Code, IndexSet, decode, encode
+from cesar.types import Buffer, Entropy, NodeId, Vector
 
 
 class Sparsifier(Protocol):
@@ -101,3 +101,32 @@ class CoordinatedSubsampling:
 
 
 AnySparsifier = Sparsifier | CoordinatedSubsampling
+
+
+def write_set(indices: IndexSet | None, code: Code | None) -> bytes:
+    """An index set as it goes to others: nothing for None, a seed wherever there is one, else `code`."""
+    if indices is None:
+        return b""
+    free = indices.seed is not None or indices.count == indices.size
+    return encode(indices, None if free else code)
+
+
+def read_set(sparsifier: AnySparsifier, data: Buffer, size: int, within: int) -> IndexSet | None:
+    """The inverse; it takes nothing but what that sparsifier would send.
+
+    Args:
+        size: d, which a seed is expanded over.
+        within: the number of positions that anything else is written over.
+
+    Raises:
+        EncodingError: something else.
+    """
+    if isinstance(sparsifier, CoordinatedSubsampling):
+        if len(data):
+            raise EncodingError("sets follow from the receiver here; none may be sent")
+        return None
+    if isinstance(sparsifier, RandomSubsampling):
+        if len(data) == 0 or data[0] != Code.SEED:
+            raise EncodingError("a set is a seed in this network")
+        return decode(data, size, sparsifier.alpha)
+    return decode(data, within)

@@ -29,7 +29,6 @@ def expected_share(alpha: float, degree: int, masking_requirement: int = 1) -> f
         alpha: α, the probability that a node selects a parameter, independently of others.
         degree: δ, the number of neighbours of the receiver.
         masking_requirement: s, the masks that a parameter must carry to be sent.
-
     """
     _check(degree, masking_requirement)
     if not 0.0 <= alpha <= 1.0:

@@ -26,7 +26,6 @@ class Neighbourhood:
     Attributes:
         node: whose neighbourhood this is.
         views: View(r) for each neighbour r.
-
     """
 
     node: NodeId
@@ -84,7 +83,6 @@ def check_graph(graph: nx.Graph, nodes: int) -> None:
 
     Raises:
         ConfigError: says what is wrong with the graph and how to mend it.
-
     """
     if graph.is_directed() or graph.is_multigraph():
         raise ConfigError("the graph must be undirected and simple: pass networkx.Graph(graph)")
@@ -108,7 +106,6 @@ def check_degrees(graph: nx.Graph, masking_requirement: int) -> None:
 
     Raises:
         PrivacyError: some node has too few neighbours for s.
-
     """
     poor = sorted(i for i in graph if graph.degree[i] <= masking_requirement)
     if poor:

@@ -22,7 +22,11 @@ BitWords = NDArray[np.uint64]
 
 ByteArray = NDArray[np.uint8]
 
+Counts = NDArray[np.uint8] | NDArray[np.uint16]
+"""How many shares hold each position."""
+
 Entropy = Callable[[int], bytes]
 """Gives that many fresh, unpredictable bytes; never the same twice."""
 
 Buffer = bytes | bytearray | memoryview
+"""What frames are made of; nobody writes to one that was handed over."""

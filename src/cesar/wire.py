@@ -78,8 +78,7 @@ def read_header(payload: Buffer) -> tuple[Header, memoryview]:
 
     Raises:
         EncodingError: too short, another magic or an unknown kind.
-        VersionMismatch: another protocol version.
-
+        VersionError: another protocol version.
     """
     view = memoryview(payload)
     if len(view) < HEADER_BYTES:
@@ -88,7 +87,7 @@ def read_header(payload: Buffer) -> tuple[Header, memoryview]:
     if magic != MAGIC:
         raise EncodingError("this is not a cesar frame")
     if version != VERSION:
-        raise VersionMismatch(
+        raise VersionError(
             f"it speaks protocol version {version}, this node speaks {VERSION}; "
             "install the same cesar release on all nodes"
         )
@@ -100,7 +99,7 @@ def read_header(payload: Buffer) -> tuple[Header, memoryview]:
     return Header(kind=known, attempt=attempt, sender=NodeId(sender)), view[HEADER_BYTES:]
 
 
-class VersionMismatch(EncodingError):
+class VersionError(EncodingError):
     """The frame is of another protocol version."""
 
 
@@ -171,11 +170,8 @@ class Relay:
     items: tuple[RelayItem, ...]
 
     def encode(self, header: Header, view: Sequence[NodeId]) -> Frame:
-        parts = [
-            header.to_bytes(),
-            bytes([self.exponent + EXPONENT_BIAS]),
-            members_to_bytes(self.group, view),
-        ]
+        head = bytes([self.exponent + EXPONENT_BIAS]) + members_to_bytes(self.group, view)
+        parts: list[Buffer] = [header.to_bytes(), head]
         for item in self.items:
             parts += (item.seed, _LENGTH.pack(len(item.indices)), item.indices)
         payload = b"".join(parts)
@@ -239,7 +235,7 @@ class Share:
         buffer = np.empty(lead + len(head) + values, dtype=np.uint8)
         buffer[lead : lead + len(head)] = np.frombuffer(head, dtype=np.uint8)
         sections = {"control": HEADER_BYTES, "metadata": len(head) - HEADER_BYTES, "values": values}
-        payload = memoryview(buffer[lead:])
+        payload = buffer[lead:].data
         frame = Frame(kind=cls.kind, payload=payload, sections=sections, parameters=parameters)
         return buffer[lead + len(head) :], frame
 

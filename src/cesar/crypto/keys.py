@@ -72,7 +72,6 @@ class KeyPair:
 
         Raises:
             DataError: the public key is not a valid X25519 key.
-
         """
         try:
             shared = self._private.exchange(X25519PublicKey.from_public_bytes(peer_public))
@@ -106,9 +105,8 @@ def mask_key(
 
     Args:
         nodes: the two ids; `seeds` are theirs in the same order. Either order gives the same key.
-        common: on how many positions the two believe to agree. It goes into the check only, so that a
-            relay that told them different things is noticed by the receiver.
-
+        common: on how many positions the two believe to agree. If a relay told them different things,
+            the receiver sees different checks.
     """
     (low, seed_low), (high, seed_high) = sorted(zip(nodes, seeds, strict=True))
     context = (
@@ -117,7 +115,7 @@ def mask_key(
         + struct.pack("<IIII", attempt.round_, low, high, receiver)
         + seed_low
         + seed_high
+        + struct.pack("<Q", common)
     )
-    key = hkdf_expand_block(secret.key, b"cesar mask" + context)[:32]
-    check = hkdf_expand_block(secret.key, b"cesar check" + context + struct.pack("<Q", common))
-    return MaskKey(key, check[:CHECK_BYTES])
+    block = hkdf_expand_block(secret.key, b"cesar mask" + context)
+    return MaskKey(block[:32], block[32 : 32 + CHECK_BYTES])

@@ -1,4 +1,4 @@
-"""Uniform words from a stream cipher: AES-256 in counter mode.
+"""Uniform words from a stream cipher: AES in counter mode, with 256-bit keys for masks.
 
 On processors with AES instructions it is about twice as fast as ChaCha20 (5.9 against 3.2 GB/s per core
 where this was written), and OpenSSL falls back to constant-time code elsewhere. Each key makes one stream
@@ -26,7 +26,7 @@ class Keystream:
 
     def fill(self, out: RingWords | BitWords) -> None:
         """Overwrite `out` with the next words of the stream (little end first)."""
-        view = memoryview(out).cast("B")
+        view = out.view(np.uint8).data
         for start in range(0, len(view), len(_ZEROS)):
             part = view[start : start + len(_ZEROS)]
             self._cipher.update_into(_ZEROS[: len(part)], part)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import numpy as np
 
 from cesar import bits
-from cesar.crypto.keys import hkdf_expand_block
 from cesar.crypto.keystream import Keystream
 from cesar.types import BitWords
 
@@ -26,7 +25,7 @@ def expand_seed(seed: bytes, size: int, alpha: float) -> BitWords:
     threshold = threshold_of(alpha)
     if threshold >= 1 << 32:
         return bits.ones(size)
-    stream = Keystream(hkdf_expand_block(seed, b"cesar subsample")[:32])
+    stream = Keystream(seed)  # drawn for this one set: it is the key of AES-128 as it is
     words = np.empty(bits.words_for(size), dtype=np.uint64)
     for start in range(0, len(words), 64 * _TILES):
         part = words[start : start + 64 * _TILES]
@@ -37,5 +36,6 @@ def expand_seed(seed: bytes, size: int, alpha: float) -> BitWords:
             more = np.empty(len(part), dtype="<u8")
             stream.fill(more)
             drawn = np.concatenate([drawn, more])
-    words &= bits.ones(size)
+    if size % 64:
+        words[-1] &= bits.FULL >> np.uint64(64 - size % 64)
     return words

@@ -48,6 +48,9 @@ SLACK = 0.02
 BLOCK_WORDS = 64
 """Densities adapt once per so many 64-bit words of the bitmap: every 4096 positions."""
 
+LONGEST_PATTERN = 13
+"""No Huffman code of `patterns` is longer, so the decoder's table has 2^13 entries and fits the cache."""
+
 CLASSES = 32
 """Density classes of `patterns`: class k stands for density k/32, 1 ≤ k < 32."""
 
@@ -85,7 +88,6 @@ def decode(data: Buffer, size: int, alpha: float | None = None) -> IndexSet:
 
     Raises:
         EncodingError: truncated, too long, out of range, or with bits set past the end.
-
     """
     view = np.frombuffer(data, dtype=np.uint8)
     if len(view) == 0:
@@ -209,7 +211,7 @@ def pattern_lengths() -> NDArray[np.uint8]:
     """Code length of each of the 256 patterns, for each density class k.
 
     Weights are exact integers, k^ones · (32 − k)^(8 − ones), raised to at least 2^28 so that no code is
-    longer than 15 bits. Huffman's rule: join the two lightest; of equal weights the one made first.
+    longer than 13 bits. Huffman's rule: join the two lightest; of equal weights the one made first.
     """
     table = np.zeros((CLASSES, 256), dtype=np.uint8)
     for k in range(1, CLASSES):
@@ -228,10 +230,10 @@ def pattern_lengths() -> NDArray[np.uint8]:
 
 @cache
 def _pattern_tables() -> tuple[NDArray[np.uint32], NDArray[np.uint16]]:
-    """Encoder and decoder of each class: (code << 8 | length), and length << 8 | pattern by 15 bits read."""
+    """Encoder and decoder of each class: (code << 8 | length), and length << 8 | pattern by 13 bits read."""
     lengths = pattern_lengths()
     encoder = np.zeros((CLASSES, 256), dtype=np.uint32)
-    decoder = np.zeros((CLASSES, 1 << 15), dtype=np.uint16)
+    decoder = np.zeros((CLASSES, 1 << LONGEST_PATTERN), dtype=np.uint16)
     for k in range(1, CLASSES):
         code, previous = 0, 0
         for length, symbol in sorted((int(n), s) for s, n in enumerate(lengths[k])):
@@ -293,7 +295,7 @@ def _write_patterns(data: ByteArray, classes: ByteArray, codes: NDArray[np.uint3
 @jit
 def _read_patterns(stream: Stream, classes: ByteArray, codes: NDArray[np.uint16], out: ByteArray) -> int:
     window, filled, k, used = ZERO, ZERO, 0, 0
-    mask = np.uint64((1 << 15) - 1)
+    mask = np.uint64((1 << LONGEST_PATTERN) - 1)
     for block in range(len(classes)):
         row = codes[classes[block]]
         for i in range(block * 8 * BLOCK_WORDS, min((block + 1) * 8 * BLOCK_WORDS, len(out))):
@@ -307,7 +309,7 @@ def _read_patterns(stream: Stream, classes: ByteArray, codes: NDArray[np.uint16]
             length = entry >> np.uint64(8)
             window >>= length
             filled -= length
-            used += np.int64(length)
+            used += int(length)
     return used
 
 
@@ -358,14 +360,14 @@ def _gap_bits(words: BitWords, rice: int) -> int:
     for w in range(len(words)):
         members = words[w]
         while members != ZERO:
-            position = 64 * w + np.int64(lowest_bit(members))
+            position = 64 * w + int(lowest_bit(members))
             gap = position - previous
             previous = position
             members &= members - ONE
             if rice >= 0:
                 total += ((gap - 1) >> rice) + 1 + rice
             else:
-                total += 2 * np.int64(_log2(np.uint64(gap))) + 1
+                total += 2 * int(_log2(np.uint64(gap))) + 1
     return total
 
 
@@ -376,7 +378,7 @@ def _write_gaps(words: BitWords, rice: int, out: Stream) -> None:
     for w in range(len(words)):
         members = words[w]
         while members != ZERO:
-            position = 64 * w + np.int64(lowest_bit(members))
+            position = 64 * w + int(lowest_bit(members))
             gap = np.uint64(position - previous)
             previous = position
             members &= members - ONE
@@ -430,11 +432,11 @@ def _read_gaps(stream: Stream, count: int, rice: int, size: int, words: BitWords
         low = window & ((ONE << tail) - ONE)
         window >>= tail
         filled -= tail
-        used += np.int64(zeros + ONE + tail)
+        used += int(zeros + ONE + tail)
         gap = (zeros << tail) + low + ONE if rice >= 0 else (ONE << zeros) | low
         if gap > np.uint64(size):
             return -1
-        position += np.int64(gap)
+        position += int(gap)
         if position >= size:
             return -1
         words[position >> 6] |= ONE << np.uint64(position & 63)
@@ -460,7 +462,7 @@ def _encode_gaps(indices: IndexSet, rice: int | None) -> bytes:
 def _decode_gaps(body: ByteArray, size: int, code: Code) -> BitWords:
     head = _HEADER.size + (code is Code.RICE)
     _expect(len(body) >= head, "the header of a gap code is truncated")
-    (count,) = _HEADER.unpack(body[: _HEADER.size])
+    (count,) = _HEADER.unpack(body[: _HEADER.size].tobytes())
     rice = int(body[_HEADER.size]) if code is Code.RICE else -1
     rest = body[head:]
     _expect(count <= min(size, 8 * len(rest)), f"{count} members do not fit the set or the bytes")
@@ -516,7 +518,8 @@ def _encode_entropy(indices: IndexSet) -> bytes:
     for level in reversed(_coded_levels(levels)):  # a stack: what is pushed last comes out first
         symbols = data[_bytes_of_level(levels, level, len(data))].astype(np.int32)
         coder.encode_reverse(symbols, _pattern_model(level))
-    return levels.tobytes() + coder.get_compressed().astype("<u4").tobytes()
+    packed: NDArray[np.uint32] = coder.get_compressed()
+    return levels.tobytes() + packed.astype("<u4").tobytes()
 
 
 def _decode_entropy(body: ByteArray, size: int) -> BitWords:

@@ -25,7 +25,6 @@ class IndexSet:
         size: how many positions there are (d).
         count: how many of them are in the set.
         seed: the 16 bytes the set was drawn from, if it was; then these are all that is ever sent.
-
     """
 
     words: BitWords
@@ -56,7 +55,6 @@ class IndexSet:
 
         Raises:
             EncodingError: a position is negative, not below `size`, or named twice.
-
         """
         array = np.asarray(positions, dtype=np.int64)
         if len(array) and not 0 <= array.min() <= array.max() < size:

@@ -21,7 +21,7 @@ from typing import Protocol
 from cesar.errors import EncodingError, LocalProtocolError, Reason, RemoteProtocolError
 from cesar.indices import IndexSet
 from cesar.types import Buffer, NodeId, RoundNo, Vector
-from cesar.wire import Frame, Header, Kind, VersionMismatch, read_header
+from cesar.wire import Frame, Header, Kind, VersionError, read_header
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +32,14 @@ class Contribution:
         vector: v_i, the whole model; it must not change until the round has ended.
         selected: I_i; None where the receiver decides (coordinated subsampling).
         exponent: the scale of the vector, from `ring.exponent_of`, which also refuses NaN.
-
+        out: where the new model goes; the sum is gathered there too, so that a large model needs no more
+            memory than its result.
     """
 
     vector: Vector = field(repr=False)
     selected: IndexSet | None
     exponent: int
+    out: Vector = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,10 +64,9 @@ class AggregateReady:
     """The round has ended for this node.
 
     Attributes:
-        vector: the new model.
+        vector: the new model, in the contribution's `out`.
         contributors: whose shares were used.
         lost: parameters that kept the own value because a mask on them did not cancel.
-
     """
 
     round_: RoundNo
@@ -87,7 +88,9 @@ Event = AggregateReady | FrameRejected
 class Round(Protocol):
     """One attempt at one round, of one method."""
 
-    deadline: float | None
+    @property
+    def deadline(self) -> float | None:
+        """When to call `tick` next."""
 
     def handle(self, sender: NodeId, kind: Kind, body: memoryview) -> None:
         """Take in a frame of this round; raises `RemoteProtocolError` before anything changes."""
@@ -150,7 +153,7 @@ class Door:
             )
         try:
             header, body = read_header(payload)
-        except VersionMismatch as error:
+        except VersionError as error:
             raise RemoteProtocolError(sender, Reason.VERSION, str(error)) from None
         except EncodingError as error:
             raise RemoteProtocolError(sender, Reason.MALFORMED, str(error)) from None

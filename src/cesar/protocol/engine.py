@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from cesar.crypto.keys import Attempt, PairSecret
 from cesar.errors import DataError, LocalProtocolError, RemoteProtocolError
 from cesar.indices import codecs
-from cesar.methods import Cesar, Method, SecureAggregation
+from cesar.methods import DPSGD, Cesar, Method, SecureAggregation
 from cesar.protocol.base import Contribution, Deadlines, Door, Event, FrameRejected, Outbound, Round
 from cesar.protocol.masked import MaskedRound
 from cesar.protocol.plain import PlainRound
@@ -27,7 +27,6 @@ class Engine:
         session: 16 bytes that name the network and the run.
         secrets: gives the pair secret with a peer; D-PSGD needs none.
         first_round: frames of earlier rounds are late from the start.
-
     """
 
     def __init__(
@@ -38,15 +37,15 @@ class Engine:
         *,
         session: bytes,
         secrets: PairSecrets | None = None,
-        first_round: RoundNo = RoundNo(0),
+        first_round: int = 0,
     ) -> None:
         self._node, self._size, self._session, self._secrets = node, size, session, secrets
-        self._method = method.as_cesar() if isinstance(method, SecureAggregation) else method
+        self._method: Cesar | DPSGD = method.as_cesar() if isinstance(method, SecureAggregation) else method
         if isinstance(self._method, Cesar) and secrets is None:
             raise LocalProtocolError("a masked method needs the pair secrets of the node")
         # Values of 4 bytes, and an index set; relay frames can be larger (see begin_round).
         self._largest_share = 4 * size + codecs.longest(size) + 65536
-        self._door = Door(node, session, first_round, self._largest_share)
+        self._door = Door(node, session, RoundNo(first_round), self._largest_share)
         self._round: Round | None = None
         self._events: deque[Event] = deque()
 
@@ -63,12 +62,11 @@ class Engine:
         Raises:
             LocalProtocolError: the round is over.
             DataError, PrivacyError: the contribution cannot be sent; nothing was.
-
         """
         self._door.check(round_)
         if hood.node != self._node:
             raise LocalProtocolError(f"node {self._node} was given the neighbourhood of node {hood.node}")
-        if len(contribution.vector) != self._size:
+        if not len(contribution.vector) == len(contribution.out) == self._size:
             raise DataError(
                 f"the model has {len(contribution.vector)} parameters, but the network averages {self._size}"
             )
@@ -96,7 +94,6 @@ class Engine:
         if isinstance(self._method, Cesar):
             assert self._secrets is not None
             return MaskedRound(self._method, attempt, hood, contribution, self._secrets, entropy, deadlines)
-        assert not isinstance(self._method, SecureAggregation)
         return PlainRound(self._method, attempt, hood, contribution, deadlines)
 
     def receive(self, sender: NodeId, payload: Buffer) -> None:
@@ -104,7 +101,6 @@ class Engine:
 
         Raises:
             RemoteProtocolError: the frame is refused and nothing has changed.
-
         """
         admitted = self._door.admit(sender, payload)
         if admitted is not None and self._round is not None:

@@ -40,12 +40,12 @@ import numpy as np
 from cesar import bits, ring
 from cesar.crypto.keys import SEED_BYTES, Attempt, PairSecret, mask_key
 from cesar.errors import EncodingError, Reason, RemoteProtocolError
-from cesar.indices import Code, IndexSet, decode, encode
+from cesar.indices import IndexSet, decode
 from cesar.methods import Cesar
 from cesar.protocol.base import AggregateReady, Contribution, Deadlines, Outbound
 from cesar.protocol.receiver import Receiver
 from cesar.protocol.sender import Masker, Partner, kept_positions, wants_negation, write_masked
-from cesar.sparsify import CoordinatedSubsampling, RandomSubsampling
+from cesar.sparsify import CoordinatedSubsampling, read_set, write_set
 from cesar.topology import Neighbourhood
 from cesar.types import BitWords, Buffer, Entropy, NodeId
 from cesar.wire import ATTEMPT_BYTES, Announce, Header, Kind, Relay, RelayItem, Share
@@ -103,7 +103,7 @@ class MaskedRound:
         self._members: tuple[NodeId, ...] = ()  # of this node's own group
         self._exponent = contribution.exponent
         self._unreadable: set[NodeId] = set()
-        self._receiver = Receiver(self._size, 0, {}, method.masking_requirement)
+        self._receiver = Receiver(0, {}, method.masking_requirement, contribution.out)
         self._outbox: deque[Callable[[], Outbound]] = deque([self._make_announce])
         self._listens_to = self._announcers()
         self._advance()
@@ -171,7 +171,7 @@ class MaskedRound:
         message = Announce(
             seed=self._seed,
             exponent=self._own.exponent,
-            indices=self._written(self._own.selected),
+            indices=write_set(self._own.selected, self._method.index_code),
         )
         return Outbound(
             recipients=tuple(sorted(self._listens_to)), frame=message.encode(self._header(Kind.ANNOUNCE))
@@ -185,28 +185,8 @@ class MaskedRound:
         if sender in self._announced:
             raise self._refusal(sender, Reason.DUPLICATE, "it has announced itself already")
         message = Announce.decode(body)
-        indices = self._read(message.indices, self._size)
+        indices = read_set(self._method.sparsifier, message.indices, self._size, self._size)
         self._announced[sender] = Announced(message.seed, message.exponent, indices)
-
-    def _written(self, indices: IndexSet | None) -> bytes:
-        """An index set as it goes to others: a seed wherever there is one."""
-        if indices is None:
-            return b""
-        fixed = indices.seed is None and indices.count < indices.size
-        return encode(indices, self._method.index_code if fixed else None)
-
-    def _read(self, data: Buffer, size: int) -> IndexSet | None:
-        """The inverse; it takes nothing but what the sparsifier of this network would send."""
-        sparsifier = self._method.sparsifier
-        if isinstance(sparsifier, CoordinatedSubsampling):
-            if len(data):
-                raise EncodingError("sets follow from the receiver here; none may be sent")
-            return None
-        if isinstance(sparsifier, RandomSubsampling):
-            if len(data) == 0 or data[0] != Code.SEED:
-                raise EncodingError("a set is a seed in this network")
-            return decode(data, self._size, sparsifier.alpha)
-        return decode(data, size)
 
     # ── relay ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -214,7 +194,9 @@ class MaskedRound:
         items = []
         for i in self._relayed_to(j, self._me, self._members):
             known = self._announced[i]
-            items.append(RelayItem(seed=known.seed, indices=self._written(self._as_seen_by(i, j))))
+            items.append(
+                RelayItem(seed=known.seed, indices=write_set(self._as_seen_by(i, j), self._method.index_code))
+            )
         message = Relay(exponent=self._exponent, group=self._members, items=tuple(items))
         return Outbound(recipients=(j,), frame=message.encode(self._header(Kind.RELAY), self._hood.view))
 
@@ -261,11 +243,9 @@ class MaskedRound:
 
     def _partner_words(self, data: Buffer) -> BitWords | None:
         own = self._own.selected
-        if own is None:
-            self._read(data, 0)
+        indices = read_set(self._method.sparsifier, data, self._size, 0 if own is None else own.count)
+        if own is None or indices is None:
             return None
-        indices = self._read(data, own.count)
-        assert indices is not None
         return indices.words if indices.seed is not None else indices.spread_over(own).words
 
     # ── share ───────────────────────────────────────────────────────────────────────────────────────────
@@ -279,12 +259,15 @@ class MaskedRound:
         maskers = [self._masker(receiver, j, partner) for j, partner in partners.items()]
         grid = self._grid(group.exponent, len(view))
         count = bits.count(kept)
+        explicit = None
+        if method.explicit_indices:
+            explicit = write_set(IndexSet(kept, self._size, count), method.index_code)
         out, frame = Share.allocate(
             self._header(Kind.SHARE),
             view,
             seed=self._seed,
             checks={j: masker.key.check for j, masker in zip(partners, maskers, strict=True)},
-            indices=self._written(IndexSet(kept, self._size, count)) if method.explicit_indices else None,
+            indices=explicit,
             parameters=count,
             values=ring.packed_size(count, grid.bits),
         )
@@ -407,7 +390,7 @@ class MaskedRound:
             words = own_set if indices is None else indices.words
             assert words is not None
             sets[j] = words
-        self._receiver = Receiver(self._size, len(view), sets, self._method.masking_requirement)
+        self._receiver = Receiver(len(view), sets, self._method.masking_requirement, self._own.out)
         if self._method.grouped:
             self._outbox.extend(partial(self._make_relay, j) for j in present)
         held, self._held = self._held, {}
@@ -429,18 +412,14 @@ class MaskedRound:
 
     def aggregate(self) -> AggregateReady:
         """The average of what arrived, or the own model where nothing can be used."""
-        arrived, own = self._receiver.arrived, self._own.vector
-        grid = self._receiving_grid()
-        if self._method.dropout == "parameter":
-            vector, lost = self._receiver.average(own, grid, check=True)
-            contributors = tuple(sorted(arrived))
-        elif self._everything_arrived():
-            vector, lost = self._receiver.average(own, grid, check=False)
-            contributors = tuple(sorted(arrived))
-        else:
-            vector, lost, contributors = own.copy(), 0, ()
+        usable = self._method.dropout == "parameter" or self._everything_arrived()
+        receiver, own = self._receiver, self._own.vector
+        lost = receiver.average(own, self._receiving_grid()) if usable else receiver.keep(own)
         return AggregateReady(
-            round_=self._attempt.round_, vector=vector, contributors=contributors, lost=lost
+            round_=self._attempt.round_,
+            vector=self._own.out,
+            contributors=tuple(sorted(receiver.arrived)) if usable else (),
+            lost=lost,
         )
 
     def _receiving_grid(self) -> ring.Grid:

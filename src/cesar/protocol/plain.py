@@ -17,10 +17,10 @@ import numpy as np
 from cesar.bits import ONE, ZERO, jit, lowest_bit
 from cesar.crypto.keys import Attempt
 from cesar.errors import EncodingError, Reason, RemoteProtocolError
-from cesar.indices import Code, IndexSet, decode, encode
+from cesar.indices import IndexSet
 from cesar.methods import DPSGD
 from cesar.protocol.base import AggregateReady, Contribution, Deadlines, Outbound
-from cesar.sparsify import CoordinatedSubsampling, RandomSubsampling
+from cesar.sparsify import CoordinatedSubsampling, FullSharing, read_set, write_set
 from cesar.topology import Neighbourhood
 from cesar.types import BitWords, NodeId, Vector
 from cesar.wire import Header, Kind, PlainShare
@@ -68,12 +68,11 @@ class PlainRound:
         self._arrived: set[NodeId] = set()
         self._waiting: dict[NodeId, tuple[IndexSet, Vector]] = {}  # shares whose predecessors are missing
         self._todo = deque(hood.view)  # senders in the order in which they are added
-        self._result = contribution.vector.copy()
+        self._result = contribution.out
+        self._result[:] = contribution.vector
         self._outbox: deque[Callable[[], Outbound]] = deque()
-        if contribution.selected is not None:
-            self._outbox.append(partial(self._make_share, contribution.selected, hood.view))
-        else:
-            self._outbox.extend(partial(self._make_coordinated, r) for r in hood.view)
+        shares = hood.view if contribution.selected is None else (None,)
+        self._outbox.extend(partial(self._make_share, receiver) for receiver in shares)
 
     @property
     def deadline(self) -> float | None:
@@ -128,35 +127,28 @@ class PlainRound:
             round_=self._attempt.round_, vector=self._result, contributors=contributors, lost=0
         )
 
-    def _make_share(
-        self, indices: IndexSet, recipients: tuple[NodeId, ...], written: bytes | None = None
-    ) -> Outbound:
+    def _make_share(self, receiver: NodeId | None) -> Outbound:
+        """The share for one receiver, or without one the share that everybody gets."""
+        indices = self._own.selected if receiver is None else self._coordinated(receiver)
+        assert indices is not None
         values = np.empty(indices.count, dtype=np.float32)
         _gather(self._own.vector, indices.words, values)
-        fixed = indices.seed is None and indices.count < indices.size
-        body = encode(indices, self._method.index_code if fixed else None) if written is None else written
-        message = PlainShare(indices=body, values=values.astype("<f4", copy=False).view(np.uint8))
+        message = PlainShare(
+            indices=write_set(self._own.selected, self._method.index_code),
+            values=values.astype("<f4", copy=False).view(np.uint8),
+        )
         header = Header(kind=Kind.PLAIN_SHARE, attempt=self._attempt, sender=self._hood.node)
+        recipients = self._hood.view if receiver is None else (receiver,)
         return Outbound(recipients=recipients, frame=message.encode(header))
 
     def _coordinated(self, receiver: NodeId) -> IndexSet:
         assert isinstance(self._method.sparsifier, CoordinatedSubsampling)
         return self._method.sparsifier.select_for(receiver, self._attempt, self._size)
 
-    def _make_coordinated(self, receiver: NodeId) -> Outbound:
-        return self._make_share(self._coordinated(receiver), (receiver,), written=b"")
-
     def _read(self, share: PlainShare) -> IndexSet:
-        sparsifier = self._method.sparsifier
-        if isinstance(sparsifier, CoordinatedSubsampling):
-            if len(share.indices):
-                raise EncodingError("sets follow from the receiver here; none may be sent")
-            return self._coordinated(self._hood.node)
-        if isinstance(sparsifier, RandomSubsampling):
-            if len(share.indices) == 0 or share.indices[0] != Code.SEED:
-                raise EncodingError("a set is a seed in this network")
-            return decode(share.indices, self._size, sparsifier.alpha)
-        return decode(share.indices, self._size)
+        sparsifier = self._method.sparsifier or FullSharing()
+        indices = read_set(sparsifier, share.indices, self._size, self._size)
+        return self._coordinated(self._hood.node) if indices is None else indices
 
     def _add_in_order(self) -> None:
         degree = len(self._hood.view)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cesar import bits, ring
-from cesar.types import BitWords, NodeId, Vector
+from cesar.types import BitWords, Counts, NodeId, RingWords, Vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,20 +29,19 @@ class Receiver:
     """The sum of what one node's neighbours send it in one round.
 
     Args:
-        size: d.
         degree: δ, the most shares that can come.
         sets: I_j of every neighbour j that takes part, as far as this node holds them.
         masking_requirement: s.
-
+        out: where the sum grows and the new model is left.
     """
 
     def __init__(
-        self, size: int, degree: int, sets: Mapping[NodeId, BitWords], masking_requirement: int
+        self, degree: int, sets: Mapping[NodeId, BitWords], masking_requirement: int, out: Vector
     ) -> None:
-        self._size, self._degree, self._sets, self._s = size, degree, sets, masking_requirement
+        self._size, self._degree, self._sets, self._s = len(out), degree, sets, masking_requirement
         self._enough: dict[frozenset[NodeId], BitWords] = {}
-        self._total = np.empty(0, dtype=np.uint32)
-        self._counts = np.empty(0, dtype=np.uint8)
+        self._out, self._total = out, out.view(np.uint32)
+        self._counts: Counts = np.empty(0, dtype=np.uint8)
         self.arrived: dict[NodeId, Arrived] = {}
 
     def expected_positions(self, sender: NodeId, partners: Collection[NodeId]) -> BitWords | None:
@@ -55,24 +54,28 @@ class Receiver:
             self._enough[group] = bits.at_least(sets, self._s + 1, bits.words_for(self._size))
         return self._enough[group] & self._sets[sender]
 
-    def add(self, sender: NodeId, checks: Mapping[NodeId, bytes], kept: BitWords, words: np.ndarray) -> None:  # type: ignore[type-arg]
+    def add(self, sender: NodeId, checks: Mapping[NodeId, bytes], kept: BitWords, words: RingWords) -> None:
         """Add a share's words, which lie at the kept positions."""
         if not self.arrived:
-            self._total = np.zeros(self._size, dtype=np.uint32)
-            self._counts = np.zeros(self._size, dtype=np.uint8 if self._degree < 256 else np.uint16)
+            self._total[:] = 0
+            small = self._degree < 256
+            self._counts = np.zeros(self._size, np.uint8) if small else np.zeros(self._size, np.uint16)
         ring.accumulate(self._total, self._counts, kept, words)
         self.arrived[sender] = Arrived(kept, checks)
 
-    def spoiled(self) -> BitWords:
-        """Positions where some mask that arrived is not cancelled."""
-        words = np.zeros(bits.words_for(self._size), dtype=np.uint64)
+    def spoiled(self) -> BitWords | None:
+        """Positions where some mask that arrived is not cancelled; None if every mask is."""
+        words: BitWords | None = None
         for i, mine in self.arrived.items():
             for j, check in mine.checks.items():
                 theirs = self.arrived.get(j)
                 if theirs is None or theirs.checks.get(i) != check:
-                    words |= mine.kept & self._sets[j]
+                    bad = mine.kept & self._sets[j]
                 elif mine.checks.keys() | {i} != theirs.checks.keys() | {j}:
-                    words |= mine.kept & self._sets[j] & ~theirs.kept
+                    bad = mine.kept & self._sets[j] & ~theirs.kept
+                else:
+                    continue
+                words = bad if words is None else words | bad
         return words
 
     def consistent(self) -> bool:
@@ -83,20 +86,18 @@ class Receiver:
             for j, check in mine.checks.items()
         )
 
-    def average(self, own: Vector, grid: ring.Grid, *, check: bool) -> tuple[Vector, int]:
-        """The new model and how many parameters were lost.
-
-        Args:
-            check: look for masks that did not cancel; unnecessary once `consistent` is known for full groups.
-
-        """
+    def average(self, own: Vector, grid: ring.Grid) -> int:
+        """Leave the new model in `out`; how many parameters were lost to masks that did not cancel."""
         if not self.arrived:
-            return own.copy(), 0
-        lost = 0
-        if check:
-            spoiled = self.spoiled()
-            lost = bits.count(spoiled)
-            if lost:
-                ring.erase(self._total, self._counts, spoiled)
+            return self.keep(own)
+        spoiled = self.spoiled()
+        lost = 0 if spoiled is None else bits.count(spoiled)
+        if spoiled is not None:
+            ring.erase(self._total, self._counts, spoiled)
         ring.average(own, self._total, self._counts, grid.bits, 1.0 / grid.scale)
-        return self._total.view(np.float32), lost
+        return lost
+
+    def keep(self, own: Vector) -> int:
+        """Leave the own model in `out`: nothing was lost, for nothing was used."""
+        self._out[:] = own
+        return 0

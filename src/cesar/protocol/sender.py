@@ -10,6 +10,7 @@ a fraction α² of the words instead of all of them (docs/design/001-compact-key
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy as np
 from cesar import bits, ring
 from cesar.crypto.keys import MaskKey
 from cesar.crypto.keystream import Keystream
-from cesar.types import BitWords, ByteArray, NodeId, Vector
+from cesar.types import BitWords, ByteArray, NodeId, RingWords, Vector
 
 BLOCK_WORDS = 2048
 """Bitmap words per block: 131,072 positions, half a megabyte of masks."""
@@ -31,7 +32,6 @@ class Partner:
         seed: the partner's fresh seed of this attempt.
         words: a bitmap whose intersection with the own set is what both selected.
         common: how many positions both selected, per block.
-
     """
 
     seed: bytes = field(repr=False)
@@ -61,6 +61,18 @@ class Masker:
     negate: bool
 
 
+_local = threading.local()
+
+
+def _scratch(name: str, words: int) -> RingWords:
+    """Working memory of this thread, kept because the system takes longer to give it than we to fill it."""
+    held: RingWords | None = getattr(_local, name, None)
+    if held is None or len(held) < words:
+        held = np.empty(words, dtype=np.uint32)
+        setattr(_local, name, held)
+    return held[:words]
+
+
 def write_masked(
     out: ByteArray,
     vector: Vector,
@@ -75,8 +87,7 @@ def write_masked(
     total = 8 * len(out) // grid.bits
     words = out.view("<u4") if grid.bits == 32 else np.empty(total, dtype=np.uint32)
     most = max((max(masker.partner.common, default=0) for masker in maskers), default=0)
-    stream_words = np.empty(most, dtype=np.uint32)
-    masks = np.empty(64 * min(BLOCK_WORDS, len(own)), dtype=np.uint32)
+    stream_words, masks = _scratch("stream", most), _scratch("masks", 64 * min(BLOCK_WORDS, len(own)))
     written = 0
     for index, start in enumerate(range(0, len(own), BLOCK_WORDS)):
         block = slice(start, min(start + BLOCK_WORDS, len(own)))

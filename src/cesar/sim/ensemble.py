@@ -41,7 +41,6 @@ class RoundResult:
         vectors: (n, d) float32, the new models; a crashed node keeps its own.
         shared: β as measured: the mean fraction of parameters in the shares that were sent.
         bytes: category → (n,) int64, what each node sent.
-
     """
 
     vectors: NDArray[np.float32] = field(repr=False)
@@ -85,7 +84,6 @@ class Ensemble:
         size: d.
         seed: of keys, subsampling and crashes.
         workers: threads; by default one per core. The result does not depend on it.
-
     """
 
     def __init__(
@@ -107,7 +105,6 @@ class Ensemble:
 
         Raises:
             ConfigError, PrivacyError: nothing sensible can be averaged on it.
-
         """
         check_graph(graph, len(graph))
         if isinstance(self._method, Cesar | SecureAggregation):
@@ -125,9 +122,9 @@ class Ensemble:
 
         Raises:
             DataError: a model holds NaN or infinity; nothing was sent by anybody.
-
         """
         crashes, round_ = crashes or {}, RoundNo(self._next_round)
+        result = np.empty_like(vectors)
 
         def begin(node: Node) -> None:
             try:
@@ -136,6 +133,7 @@ class Ensemble:
                     self._hoods[node.id],
                     vectors[node.id],
                     reference=None if reference is None else reference[node.id],
+                    out=result[node.id],
                     entropy=self._seeds.entropy("round", round_, node.id),
                     deadlines=_DEADLINES,
                 )
@@ -146,10 +144,8 @@ class Ensemble:
         self._next_round += 1
         up = {node.id: node for node in self._nodes if crashes.get(node.id) != "before_announce"}
         network = Network(up, pool=self._pool, leaves=self._crash_filter(crashes, round_))
-        outcomes = network.run()
-        result = np.empty_like(vectors)
-        for node, outcome in zip(up.values(), outcomes, strict=True):
-            result[node.id] = outcome.vector
+        network.run()
+        for node in self._nodes:
             node.close()
         for i in crashes:
             result[i] = vectors[i]
@@ -223,7 +219,6 @@ def aggregate(
         DataError: shapes differ, or a model holds NaN or infinity.
         ConfigError, PrivacyError: the graph, the method or a crash point is impossible.
         In all cases nothing was sent.
-
     """
     models = _as_models("vectors", vectors)
     before = None if reference is None else _as_models("reference", reference)

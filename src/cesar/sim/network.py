@@ -8,7 +8,7 @@ by one in random order, which must lead to the same result.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -37,7 +37,6 @@ class Network:
         leaves: what a node still sends; a crash is a node whose frames stop leaving.
         arrives: what the network does not lose on the way.
         shuffle: deliver one frame at a time in an order drawn from this generator.
-
     """
 
     def __init__(
@@ -55,8 +54,8 @@ class Network:
         self._flying: list[tuple[NodeId, NodeId, Frame]] = []
         self.rejected: list[RemoteProtocolError] = []
 
-    def run(self) -> Iterator[AggregateReady]:
-        """Carry frames and let time pass until every round has ended; the outcomes, node by node."""
+    def run(self) -> dict[NodeId, AggregateReady]:
+        """Carry frames and let time pass until every round has ended; the outcomes."""
         while True:
             self._carry()
             waiting = [t for node in self._nodes.values() if (t := node.next_deadline()) is not None]
@@ -64,7 +63,7 @@ class Network:
                 break
             for node in self._nodes.values():
                 node.tick(min(waiting))
-        return map(self._outcome, self._nodes.values())
+        return {node.id: self._outcome(node) for node in self._nodes.values()}
 
     def _outcome(self, node: Node) -> AggregateReady:
         while isinstance(event := node.next_event(), FrameRejected):

@@ -1,0 +1,112 @@
+"""Benchmarks that print a ratio to a floor measured in the same run, because machines are noisy."""
+
+from __future__ import annotations
+
+import os
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import networkx as nx
+import numpy as np
+
+from cesar.crypto.keystream import Keystream
+from cesar.methods import Method
+from cesar.seeds import SeedTree
+from cesar.sim import Ensemble
+
+FLOOR_BLOCK = 65_536
+"""Words made at a time for the floor: 256 KiB, which stays in the cache."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundBenchmark:
+    """What `cesar bench round` measured.
+
+    Attributes:
+        round_seconds: median time of a whole round of all nodes.
+        floor_seconds: median time of making d 32-bit keystream words for every (receiver, sender, partner)
+            of the graph with the cipher alone, on the same cores.
+        ratio: of the two.
+        setup_seconds: key agreement of all pairs and the first, untimed round.
+        shared: β as measured.
+        bytes_per_node: what a node sends in a round, by category, on average.
+        peak_rss_bytes: the most memory that the process has held.
+    """
+
+    round_seconds: float
+    floor_seconds: float
+    ratio: float
+    setup_seconds: float
+    shared: float
+    bytes_per_node: dict[str, float]
+    peak_rss_bytes: int
+
+
+def keystream_floor(graph: nx.Graph, size: int, workers: int) -> float:
+    """Seconds to make `size` keystream words for every (receiver, sender, partner) of the graph."""
+    triples = sum(degree * (degree - 1) for _, degree in graph.degree)
+
+    def make(triple: int) -> None:
+        stream = Keystream(triple.to_bytes(32, "little"))
+        block = np.empty(min(FLOOR_BLOCK, size), dtype=np.uint32)
+        for start in range(0, size, FLOOR_BLOCK):
+            stream.fill(block[: size - start])
+
+    with ThreadPoolExecutor(workers) as pool:
+        return _seconds(lambda: list(pool.map(make, range(triples))))
+
+
+def _seconds(job: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    job()
+    return time.perf_counter() - start
+
+
+def bench_round(
+    graph: nx.Graph,
+    method: Method,
+    size: int,
+    *,
+    rounds: int,
+    seed: int = 0,
+    progress: Callable[[str], None] = lambda _: None,
+) -> RoundBenchmark:
+    """Time whole rounds of all nodes, each beside its floor."""
+    workers = os.cpu_count() or 1
+    progress(f"drawing {len(graph)} models of {size:,} parameters")
+    models = np.empty((len(graph), size), dtype=np.float32)
+    draw = SeedTree(seed).generator("models")
+    for row in models:
+        draw.standard_normal(out=row, dtype=np.float32)
+    ensemble = Ensemble(graph, method, size, seed=seed, workers=workers)
+    progress("one round to agree on keys and to compile")
+    setup = _seconds(lambda: ensemble.round(models))
+    times, floors = [], []
+    for k in range(rounds):
+        progress(f"round {k + 1} of {rounds}")
+        start = time.perf_counter()
+        result = ensemble.round(models)
+        times.append(time.perf_counter() - start)
+        progress(f"floor {k + 1} of {rounds}")
+        floors.append(keystream_floor(graph, size, workers))
+    round_seconds, floor_seconds = statistics.median(times), statistics.median(floors)
+    return RoundBenchmark(
+        round_seconds=round_seconds,
+        floor_seconds=floor_seconds,
+        ratio=round_seconds / floor_seconds,
+        setup_seconds=setup,
+        shared=result.shared,
+        bytes_per_node={name: float(counts.mean()) for name, counts in result.bytes.items()},
+        peak_rss_bytes=peak_rss_bytes(),
+    )
+
+
+def peak_rss_bytes() -> int:
+    """The most memory that this process has held so far."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
