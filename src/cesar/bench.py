@@ -18,6 +18,7 @@ from cesar.crypto.keystream import Keystream
 from cesar.methods import Method
 from cesar.seeds import SeedTree
 from cesar.sim import Ensemble
+from cesar.wire import CATEGORIES
 
 FLOOR_BLOCK = 65_536
 """Words made at a time for the floor: 256 KiB, which stays in the cache."""
@@ -103,6 +104,56 @@ def bench_round(
         shared=result.shared,
         bytes_per_node={name: float(counts.mean()) for name, counts in result.bytes.items()},
         peak_rss_bytes=peak_rss_bytes(),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BytesBenchmark:
+    """What `cesar bench bytes` counted.
+
+    Attributes:
+        cesar: bytes that a node sends with CESAR, by category, on average over nodes and graphs.
+        dpsgd: the same with D-PSGD at the measured share.
+        shared: the measured share.
+        ratios: CESAR to D-PSGD, all categories added, for each graph.
+        ratio: their mean.
+    """
+
+    cesar: dict[str, float]
+    dpsgd: dict[str, float]
+    shared: float
+    ratios: list[float]
+    ratio: float
+
+
+def bench_bytes(
+    graphs: list[nx.Graph],
+    method: Method,
+    baseline: Callable[[float], Method],
+    size: int,
+    *,
+    seed: int = 0,
+    progress: Callable[[str], None] = lambda _: None,
+) -> BytesBenchmark:
+    """Count one round of CESAR and one of the baseline at CESAR's measured share, on each graph."""
+    pairs = []
+    for k, graph in enumerate(graphs):
+        progress(f"graph {k + 1} of {len(graphs)}")
+        models = SeedTree(seed).generator("models", k).standard_normal((len(graph), size), dtype=np.float32)
+        ours = Ensemble(graph, method, size, seed=seed).round(models)
+        theirs = Ensemble(graph, baseline(ours.shared), size, seed=seed).round(models)
+        pairs.append((ours, theirs))
+    ratios = [ours.total_bytes / theirs.total_bytes for ours, theirs in pairs]
+    mean = {
+        side: {name: float(np.mean([p[side].bytes[name] for p in pairs])) for name in CATEGORIES}
+        for side in (0, 1)
+    }
+    return BytesBenchmark(
+        cesar=mean[0],
+        dpsgd=mean[1],
+        shared=statistics.mean(ours.shared for ours, _ in pairs),
+        ratios=ratios,
+        ratio=statistics.mean(ratios),
     )
 
 

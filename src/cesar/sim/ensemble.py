@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -117,8 +117,14 @@ class Ensemble:
         *,
         reference: NDArray[np.float32] | None = None,
         crashes: Mapping[int, CrashPoint] | None = None,
+        watch: Callable[[NodeId, NodeId, Frame], None] | None = None,
     ) -> RoundResult:
         """Average once. The vectors must not change meanwhile; they are not changed.
+
+        Args:
+            reference: the models before local training.
+            crashes: node → when it vanishes.
+            watch: is shown (sender, recipient, frame) for every frame that arrives.
 
         Raises:
             DataError: a model holds NaN or infinity; nothing was sent by anybody.
@@ -143,7 +149,14 @@ class Ensemble:
         list(self._pool.map(begin, self._nodes))
         self._next_round += 1
         up = {node.id: node for node in self._nodes if crashes.get(node.id) != "before_announce"}
-        network = Network(up, pool=self._pool, leaves=self._crash_filter(crashes, round_))
+
+        def arrives(sender: NodeId, recipient: NodeId, frame: Frame) -> bool:
+            if watch is not None:
+                watch(sender, recipient, frame)
+            return True
+
+        leaves = self._crash_filter(crashes, round_)
+        network = Network(up, pool=self._pool, leaves=leaves, arrives=arrives)
         network.run()
         for node in self._nodes:
             node.close()

@@ -1,0 +1,300 @@
+"""A workbench for rounds: random cases, nodes that have begun them, and ways to carry their frames."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import ClassVar
+
+import networkx as nx
+import numpy as np
+import oracle
+from numpy.typing import NDArray
+
+import cesar
+from cesar.crypto.keys import Attempt, PairSecret
+from cesar.errors import RemoteProtocolError
+from cesar.indices import IndexSet
+from cesar.node import Node, sparsifier_of
+from cesar.protocol import AggregateReady, Deadlines, FrameRejected
+from cesar.seeds import SeedTree
+from cesar.sim.network import Network
+from cesar.topology import neighbourhoods
+from cesar.wire import Frame, Kind
+
+DEADLINES = Deadlines(announce=1.0, relay=2.0, share=3.0)
+SESSIONS = [hashlib.sha256(bytes([k])).digest()[:16] for k in range(4)]
+NAMES = {
+    Kind.ANNOUNCE: "announce",
+    Kind.RELAY: "relay",
+    Kind.SHARE: "share",
+    Kind.PLAIN_SHARE: "share",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """Selects exactly the positions at which the reference is not zero, so that a test can choose them."""
+
+    name: ClassVar[str] = "marked"
+    alpha: ClassVar[float] = 0.5
+
+    def select(self, vector: NDArray, reference: NDArray | None, entropy: object) -> IndexSet:
+        return IndexSet.from_positions(np.flatnonzero(reference), len(vector))
+
+
+@cache
+def pair_secret(session: bytes, low: int, high: int) -> PairSecret:
+    """Any secret that both have will do here; agreeing on one is tested elsewhere and costs more."""
+    return PairSecret(hashlib.sha512(session + bytes([low, high])).digest())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One round: who takes part, with what, and which frames get lost."""
+
+    graph: nx.Graph
+    method: cesar.Method
+    vectors: NDArray[np.float32]
+    reference: NDArray[np.float32] | None = None
+    session: bytes = SESSIONS[0]
+    round_: int = 0
+    seed: int = 0
+    lost: oracle.Frames = frozenset()
+
+    def nodes(self) -> dict[int, Node]:
+        """Nodes that have begun the round."""
+        nodes = {i: self.node(i) for i in sorted(self.graph)}
+        for node in nodes.values():
+            self.begin(node)
+        return nodes
+
+    def node(self, i: int) -> Node:
+        secrets = partial(_secret_of, self.session, i)
+        return Node(i, self.method, self.vectors.shape[1], session=self.session, secrets=secrets)
+
+    def begin(self, node: Node, attempt: int = 0, vector: NDArray | None = None) -> None:
+        i = node.id
+        node.begin_round(
+            self.round_,
+            neighbourhoods(self.graph)[i],
+            self.vectors[i] if vector is None else vector,
+            reference=None if self.reference is None else self.reference[i],
+            entropy=SeedTree(self.seed).entropy("node", i, attempt),
+            deadlines=DEADLINES,
+        )
+
+    def arrives(self, sender: int, recipient: int, frame: Frame) -> bool:
+        return (NAMES[frame.kind], sender, recipient) not in self.lost
+
+    def selected(self, nodes: Mapping[int, Node]) -> NDArray[np.bool_]:
+        """Row i: what node i selected; with coordinated subsampling what all select towards node i."""
+        flags = np.zeros(self.vectors.shape, dtype=bool)
+        for i, node in nodes.items():
+            chosen = node.selected
+            if chosen is None:
+                attempt = Attempt(session=self.session, round_=self.round_)
+                chosen = self.method.sparsifier.select_for(i, attempt, self.vectors.shape[1])
+            flags[i, chosen.positions()] = True
+        return flags
+
+    def expected(self, selected: NDArray[np.bool_], lost: oracle.Frames | None = None) -> oracle.Outcome:
+        """What the oracle says."""
+        lost = self.lost if lost is None else lost
+        coordinated = isinstance(sparsifier_of(self.method), cesar.CoordinatedSubsampling)
+        if isinstance(self.method, cesar.DPSGD):
+            return oracle.plain_round(self.vectors, self.graph, selected, coordinated=coordinated, lost=lost)
+        rules = oracle.Rules(
+            s=getattr(self.method, "masking_requirement", 1),
+            coordination=getattr(self.method, "coordination", "relay"),
+            dropout=self.method.dropout,
+            paper=getattr(self.method, "decimals", None) is not None,
+            coordinated=coordinated,
+            session=self.session,
+            round_=self.round_,
+        )
+        return oracle.masked_round(self.vectors, self.graph, selected, rules, lost)
+
+
+def _secret_of(session: bytes, i: int, j: int) -> PairSecret:
+    return pair_secret(session, min(i, j), max(i, j))
+
+
+def tolerance(method: cesar.Method, graph: nx.Graph, vectors: NDArray[np.float32]) -> NDArray[np.float64]:
+    """(n, 1): how far the new model of each node may be from exact arithmetic.
+
+    The grid of r's sum has the step 2^-(b-1-h-E): b bits with a sign, h = ⌈log2 δ⌉ + 1 bits of headroom, and
+    2^E ≥ every value among r's neighbours. A contributor is rounded by at most half a step to nearest
+    (b = 32) and by less than a step stochastically; δ of them are divided by at least as many plus one.
+    The result is a float32, so half a unit in the last place of the largest value comes on top; D-PSGD
+    rounds after each of δ additions.
+    """
+    bounds = []
+    for r in sorted(graph):
+        degree = graph.degree[r]
+        largest = float(np.abs(vectors[[r, *graph[r]]]).max())
+        float_error = largest * 2.0**-24 + 2.0**-149
+        if isinstance(method, cesar.DPSGD):
+            bounds.append(2 * degree * float_error)
+            continue
+        exponent = max(math.ceil(math.log2(largest)) if largest else -90, -90)
+        step = 2.0 ** -(method.ring_bits - 1 - (math.ceil(math.log2(degree)) + 1) - exponent)
+        if getattr(method, "decimals", None) is not None:
+            step = 10.0**-method.decimals
+        rounding = step / 2 if method.ring_bits == 32 else step
+        bounds.append(rounding * degree / (degree + 1) + float_error)
+    return np.array(bounds)[:, None]
+
+
+# ── carrying frames ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def carry(case: Case, nodes: Mapping[int, Node], order: np.random.Generator | None) -> list[AggregateReady]:
+    """Through the in-memory network: at once, or in an order drawn from the generator."""
+    network = Network(nodes, arrives=case.arrives, shuffle=order)
+    return list(network.run().values())
+
+
+def carry_skewed(
+    case: Case, nodes: Mapping[int, Node], rng: np.random.Generator
+) -> tuple[list[AggregateReady], oracle.Frames]:
+    """With clocks that disagree: deadlines pass at any node at any moment, while frames are in flight.
+
+    Returns also which frames had no effect, because they were lost or came after the phase they belong to.
+    """
+    flying: list[tuple[int, int, Frame]] = []
+    useless = set(case.lost)
+    patience = rng.choice([0.0, 0.02, 0.1, 0.5])  # how often a clock runs ahead of the network
+    while True:
+        for i, node in nodes.items():
+            for out in node.outbound():
+                flying += [(i, to, out.frame) for to in out.recipients if case.arrives(i, to, out.frame)]
+        waiting = [node for node in nodes.values() if node.next_deadline() is not None]
+        if waiting and (not flying or rng.random() < patience):
+            node = waiting[rng.integers(len(waiting))]
+            node.tick(node.next_deadline())
+        elif flying:
+            k = rng.integers(len(flying))
+            flying[k], flying[-1] = flying[-1], flying[k]
+            sender, recipient, frame = flying.pop()
+            if is_late(nodes[recipient], frame):
+                useless.add((NAMES[frame.kind], sender, recipient))
+            deliver(nodes[recipient], sender, frame)
+        else:
+            return [outcome(node) for node in nodes.values()], frozenset(useless)
+
+
+def is_late(node: Node, frame: Frame) -> bool:
+    """Whether the phase that a frame belongs to is over; the next deadline tells which phase it is."""
+    now = node.next_deadline() or math.inf
+    last = {"announce": DEADLINES.announce, "relay": DEADLINES.relay, "share": DEADLINES.share}
+    return now > last[NAMES[frame.kind]]
+
+
+def deliver(node: Node, sender: int, frame: Frame) -> RemoteProtocolError | None:
+    try:
+        node.receive(sender, frame.payload)
+    except RemoteProtocolError as error:
+        return error
+    return None
+
+
+def outcome(node: Node) -> AggregateReady:
+    while isinstance(event := node.next_event(), FrameRejected):
+        pass
+    assert event is not None, "the round has not ended"
+    return event
+
+
+# ── random cases ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def random_graph(rng: np.random.Generator, lowest: int = 4, highest: int = 9) -> nx.Graph:
+    """Connected: regular, or a random tree with any number of further edges."""
+    n = int(rng.integers(lowest, highest + 1))
+    if rng.random() < 0.3:
+        degree = int(rng.integers(2, n))
+        graph = nx.circulant_graph(n, range(1, degree // 2 + 1))
+        if degree % 2:
+            graph.add_edges_from((i, (i + n // 2) % n) for i in range(n))
+        return nx.relabel_nodes(graph, dict(enumerate(rng.permutation(n).tolist())))
+    graph = nx.Graph((int(rng.integers(i)), i) for i in range(1, n))
+    density = rng.random()
+    graph.add_edges_from((i, j) for i in range(n) for j in range(i) if rng.random() < density)
+    return graph
+
+
+def random_vectors(rng: np.random.Generator, n: int, d: int) -> NDArray[np.float32]:
+    """Models whose scales differ, sometimes wildly; some are zero."""
+    spread = rng.choice([0, 1, 8])
+    scales = 2.0 ** rng.integers(-spread, spread + 1, size=(n, 1))
+    scales *= rng.random((n, 1)) > 0.05
+    return (rng.choice([1.0, 1e-25, 1e25], p=[0.8, 0.1, 0.1]) * scales * rng.normal(size=(n, d))).astype(
+        np.float32
+    )
+
+
+def random_method(rng: np.random.Generator) -> cesar.Method:
+    sparsifier = rng.choice(
+        [
+            Marked(),
+            cesar.TopK(float(rng.uniform(0.1, 1))),
+            cesar.RandomSubsampling(float(rng.uniform(0.05, 1))),
+            cesar.CoordinatedSubsampling(float(rng.uniform(0.1, 1))),
+        ],
+        p=[0.55, 0.15, 0.15, 0.15],
+    )
+    dropout = str(rng.choice(["parameter", "abort"], p=[0.8, 0.2]))
+    s = int(rng.choice([1, 2, 3, 4], p=[0.4, 0.3, 0.2, 0.1]))
+    match rng.choice(["relay", "direct", "paper", "secure", "plain"], p=[0.45, 0.2, 0.2, 0.08, 0.07]):
+        case "paper":
+            return cesar.Cesar.paper(sparsifier=sparsifier, masking_requirement=s, dropout=dropout)
+        case "secure":
+            return cesar.SecureAggregation(ring_bits=int(rng.choice([16, 32])), dropout=dropout)
+        case "plain":
+            return cesar.DPSGD(sparsifier=sparsifier)
+        case coordination:
+            return cesar.Cesar(
+                sparsifier=sparsifier,
+                masking_requirement=s,
+                ring_bits=int(rng.choice([16, 20, 24, 32])),
+                coordination=str(coordination),
+                dropout=dropout,
+            )
+
+
+def random_losses(rng: np.random.Generator, nodes: Iterable[int]) -> oracle.Frames:
+    """Each kind of frame has its own chance to get lost, and some nodes fall silent."""
+    nodes = list(nodes)
+    lost = set()
+    for kind in oracle.KINDS:
+        chance = rng.choice([0.0, 0.02, 0.1, 0.3, 0.6], p=[0.3, 0.3, 0.2, 0.15, 0.05])
+        gone = rng.random((len(nodes), len(nodes))) < chance
+        lost |= {(kind, int(i), int(j)) for i, j in np.argwhere(gone)}
+    silent = {i: str(rng.choice(oracle.STAGES)) for i in nodes if rng.random() < 0.1}
+    halves = {i: {j for j in nodes if rng.random() < 0.5} for i in nodes}
+    return frozenset(lost) | oracle.crash_losses(nodes, silent, halves)
+
+
+def random_case(rng: np.random.Generator) -> Case:
+    graph, method = random_graph(rng), random_method(rng)
+    n, d = len(graph), int(rng.integers(8, 131))
+    vectors = random_vectors(rng, n, d)
+    if isinstance(method, cesar.Cesar) and method.decimals is not None:
+        vectors = rng.uniform(-100, 100, size=(n, d)).astype(np.float32)
+    marks = rng.random((n, d)) < rng.choice(
+        [0.0, 0.3, 0.6, 0.95, 1.0], size=(n, 1), p=[0.05, 0.3, 0.4, 0.2, 0.05]
+    )
+    return Case(
+        graph=graph,
+        method=method,
+        vectors=vectors,
+        reference=marks.astype(np.float32),
+        session=SESSIONS[rng.integers(len(SESSIONS))],
+        round_=int(rng.integers(1 << 31)),
+        seed=int(rng.integers(1 << 31)),
+        lost=random_losses(rng, graph),
+    )
