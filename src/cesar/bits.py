@@ -136,12 +136,12 @@ def count(words: BitWords) -> int:
 
 
 @jit
-def count_common(left: BitWords, right: BitWords, block: int, out: NDArray[np.int64]) -> None:
-    """Number of common members in each block of `block` words, written to `out`."""
+def count_blocks(words: BitWords, block: int, out: NDArray[np.int64]) -> None:
+    """Number of members in each block of `block` words, written to `out`."""
     for index in range(len(out)):
         total = ZERO
-        for w in range(index * block, min((index + 1) * block, len(left))):
-            total += popcount(left[w] & right[w])
+        for w in range(index * block, min((index + 1) * block, len(words))):
+            total += popcount(words[w])
         out[index] = total
 
 

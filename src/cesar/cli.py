@@ -260,7 +260,7 @@ def _show_learned(learned: list[demo.Learned]) -> None:
     table = Table(title="What each node learned, and what it sent")
     table.add_column("node", justify="right", no_wrap=True)
     table.add_column("neighbours", no_wrap=True)
-    for heading in ("averaged", "models", "error", "coord. B", "values B", "other B"):
+    for heading in ("averaged", "models", "error", "coord. B", "values B", "other"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in learned:
         sent = dict(row.sent)

@@ -13,7 +13,7 @@ A sender whose own exponent is above E refuses to send: nothing is ever clipped.
 so rounding is stochastic: up with the probability of the remainder, E[q] = v · 2^f exactly. The randomness
 is a counter hash of a fresh seed. It is not a mask and hides nothing.
 
-*Six decimals.* The paper multiplies by 10^6 and takes 32-bit words. `Decimals` keeps that; a value that
+*Six decimals.* The paper multiplies by 10^6 and takes 32-bit words. `decimal_grid` keeps that; a value that
 could overflow the sum is refused before anything is sent.
 
 Arithmetic wraps in this module only, on `uint32`, in `add_masks`, `seal` and `accumulate`.
@@ -80,31 +80,34 @@ def binary_grid(bits: int, exponent: int, contributors: int) -> Grid:
     return Grid(bits=bits, scale=math.ldexp(1.0, bits - 1 - headroom(contributors) - exponent))
 
 
-def decimal_grid(decimals: int, exponent: int, contributors: int) -> Grid:
-    """The paper's fixed point: 32-bit words that keep `decimals` decimal places.
+def decimal_grid(decimals: int) -> Grid:
+    """The paper's fixed point: 32-bit words that keep so many decimal places."""
+    return Grid(bits=32, scale=10.0**decimals)
+
+
+def check_decimals(decimals: int, exponent: int, contributors: int) -> None:
+    """Refuse a model whose sum could wrap around on a decimal grid.
 
     Raises:
-        PrivacyError: the sum could wrap around, which would corrupt it unnoticed.
+        PrivacyError: it could, and the sum would be corrupt without anybody noticing.
     """
-    scale = 10.0**decimals
-    if math.ldexp(scale, exponent) * contributors >= 2.0**31:
+    if math.ldexp(10.0**decimals, exponent) * contributors >= 2.0**31:
         raise PrivacyError(
             f"values up to 2^{exponent} with {decimals} decimals do not fit a 32-bit sum of {contributors}; "
             "use Cesar() instead of Cesar.paper(): its scale follows the model."
         )
-    return Grid(bits=32, scale=scale)
 
 
 @jit
-def add_masks(acc: RingWords, own: BitWords, other: BitWords, stream: RingWords, negate: bool) -> None:
-    """Add (or subtract) one mask word per common member to `acc`, which has one word per position.
+def add_masks(acc: RingWords, common: BitWords, stream: RingWords, negate: bool) -> None:
+    """Add (or subtract) one mask word per common position to `acc`, which has one word per position.
 
-    The k-th word of the stream belongs to the k-th common member.
+    The k-th word of the stream belongs to the k-th common position.
     """
     k = 0
     sign = np.uint32(0xFFFFFFFF) if negate else np.uint32(1)
-    for w in range(len(own)):
-        members = own[w] & other[w]
+    for w in range(len(common)):
+        members = common[w]
         base = 64 * w
         if members == FULL:
             for t in range(64):

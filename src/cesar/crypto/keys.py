@@ -7,6 +7,11 @@ The label of a mask names everything that must never give the same mask twice: p
 round, the two ids in ascending order, the receiver, and the fresh 16-byte seeds that the two drew for this
 attempt. A node that restarts and repeats a round draws a new seed, so its masks are unrelated to the old.
 
+It also names everything that the two must have been told alike: the receiver's terms (its scale and its
+group) and a digest of the positions that they have in common. Masks made from different stories do not
+cancel. Without this a receiver could tell all but one sender a scale at which their values round to zero,
+and read the last one; and a relay could shift one mask against the other.
+
 HKDF is RFC 5869 with SHA-512. One block of it gives 64 bytes: 32 for the cipher, 4 for the check (a
 receiver compares the checks of two shares to see that both carry the same mask), the rest unused.
 """
@@ -99,23 +104,28 @@ def mask_key(
     nodes: tuple[NodeId, NodeId],
     seeds: tuple[bytes, bytes],
     receiver: NodeId,
-    common: int,
+    terms: bytes,
+    common: bytes,
 ) -> MaskKey:
     """The key of the mask that the pair puts on what it sends to one receiver.
 
     Args:
         nodes: the two ids; `seeds` are theirs in the same order. Either order gives the same key.
-        common: on how many positions the two believe to agree. If a relay told them different things,
-            the receiver sees different checks.
+        terms: what the receiver said about its sum, as both heard it.
+        common: digest of the positions that both believe to have selected.
     """
     (low, seed_low), (high, seed_high) = sorted(zip(nodes, seeds, strict=True))
-    context = (
-        struct.pack("<B", VERSION)
-        + attempt.session
-        + struct.pack("<IIII", attempt.round_, low, high, receiver)
-        + seed_low
-        + seed_high
-        + struct.pack("<Q", common)
+    context = b"".join(
+        (
+            b"cesar mask",
+            struct.pack("<B", VERSION),
+            attempt.session,
+            struct.pack("<IIII", attempt.round_, low, high, receiver),
+            seed_low,
+            seed_high,
+            common,
+            terms,  # last, because its length follows from the receiver's degree
+        )
     )
-    block = hkdf_expand_block(secret.key, b"cesar mask" + context)
+    block = hkdf_expand_block(secret.key, context)
     return MaskKey(block[:32], block[32 : 32 + CHECK_BYTES])

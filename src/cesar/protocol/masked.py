@@ -19,7 +19,8 @@ nothing; what that costs is handled like any other missing share.
 
 *Privacy does not rest on the group.* Whatever a receiver or a relay says, a sender only ever sends
 positions that carry at least s masks with partners whose fresh seeds it holds, under keys that neither the
-receiver nor the relay knows.
+receiver nor the relay knows; and these keys contain what the receiver and the relays said, so that whoever
+tells two senders different things gets masks that do not cancel.
 
 With direct coordination and fixed decimals (the paper) there are no relay frames, and a group is simply
 all neighbours of the receiver.
@@ -46,9 +47,18 @@ from cesar.protocol.base import AggregateReady, Contribution, Deadlines, Outboun
 from cesar.protocol.receiver import Receiver
 from cesar.protocol.sender import Masker, Partner, kept_positions, wants_negation, write_masked
 from cesar.sparsify import CoordinatedSubsampling, read_set, write_set
-from cesar.topology import Neighbourhood
+from cesar.topology import Neighbourhood, View
 from cesar.types import BitWords, Buffer, Entropy, NodeId
-from cesar.wire import ATTEMPT_BYTES, Announce, Header, Kind, Relay, RelayItem, Share
+from cesar.wire import (
+    ATTEMPT_BYTES,
+    Announce,
+    Header,
+    Kind,
+    Relay,
+    RelayItem,
+    Share,
+    members_to_bytes,
+)
 
 
 class Phase(IntEnum):
@@ -74,6 +84,10 @@ class Group:
     exponent: int
     members: tuple[NodeId, ...]
 
+    def terms(self, view: View) -> bytes:
+        """The same as bytes, which go into the keys of all masks for this sum."""
+        return bytes([self.exponent + ring.EXPONENT_BIAS]) + members_to_bytes(self.members, view)
+
 
 class MaskedRound:
     """One node's attempt at one round."""
@@ -92,7 +106,9 @@ class MaskedRound:
         self._own, self._secrets, self._deadlines = contribution, secrets, deadlines
         self._me, self._size = hood.node, len(contribution.vector)
         self._seed, self._dither = entropy(SEED_BYTES), entropy(SEED_BYTES)
-        self._grids = {r: self._grid(contribution.exponent, len(view)) for r, view in hood.views.items()}
+        if method.decimals is not None:
+            most = max(len(view) for view in hood.views.values())
+            ring.check_decimals(method.decimals, contribution.exponent, most)
         self._phase = Phase.ANNOUNCE
         self._announced: dict[NodeId, Announced] = {}
         self._groups: dict[NodeId, Group] = {}  # what each receiver said
@@ -252,11 +268,12 @@ class MaskedRound:
 
     def _make_share(self, receiver: NodeId) -> Outbound:
         method, view = self._method, self._hood.views[receiver]
-        group = self._groups.get(receiver, Group(self._own.exponent, view))
+        group = self._groups.get(receiver, Group(0, view))
         own = self._selected_for(receiver)
         partners = {j: self._partner(j, own) for j in group.members if j in self._partners and j != self._me}
         kept = kept_positions(own.words, [p.words for p in partners.values()], method.masking_requirement)
-        maskers = [self._masker(receiver, j, partner) for j, partner in partners.items()]
+        terms = group.terms(view)
+        maskers = [self._masker(receiver, terms, j, partner) for j, partner in partners.items()]
         grid = self._grid(group.exponent, len(view))
         count = bits.count(kept)
         explicit = None
@@ -285,20 +302,21 @@ class MaskedRound:
         known = self._partners[j]
         return known if isinstance(known, Partner) else Partner.of(known, own.words, own.words)
 
-    def _masker(self, receiver: NodeId, j: NodeId, partner: Partner) -> Masker:
+    def _masker(self, receiver: NodeId, terms: bytes, j: NodeId, partner: Partner) -> Masker:
         key = mask_key(
             self._secrets(j),
             self._attempt,
             nodes=(self._me, j),
             seeds=(self._seed, partner.seed),
             receiver=receiver,
-            common=sum(partner.common),
+            terms=terms,
+            common=partner.digest,
         )
         return Masker(key, partner, wants_negation(self._me, j))
 
     def _grid(self, exponent: int, contributors: int) -> ring.Grid:
         if self._method.decimals is not None:
-            return ring.decimal_grid(self._method.decimals, exponent, contributors)
+            return ring.decimal_grid(self._method.decimals)
         return ring.binary_grid(self._method.ring_bits, exponent, contributors)
 
     def _dither_for(self, receiver: NodeId) -> int:
@@ -414,18 +432,17 @@ class MaskedRound:
         """The average of what arrived, or the own model where nothing can be used."""
         usable = self._method.dropout == "parameter" or self._everything_arrived()
         receiver, own = self._receiver, self._own.vector
-        lost = receiver.average(own, self._receiving_grid()) if usable else receiver.keep(own)
+        lost = (
+            receiver.average(own, self._grid(self._exponent, len(self._hood.view)))
+            if usable
+            else receiver.keep(own)
+        )
         return AggregateReady(
             round_=self._attempt.round_,
             vector=self._own.out,
             contributors=tuple(sorted(receiver.arrived)) if usable else (),
             lost=lost,
         )
-
-    def _receiving_grid(self) -> ring.Grid:
-        if self._method.decimals is not None:
-            return ring.Grid(bits=32, scale=10.0**self._method.decimals)
-        return ring.binary_grid(self._method.ring_bits, self._exponent, len(self._hood.view))
 
     def _everything_arrived(self) -> bool:
         view, arrived = set(self._hood.view), self._receiver.arrived

@@ -10,6 +10,7 @@ a fraction α² of the words instead of all of them (docs/design/001-compact-key
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from dataclasses import dataclass, field
 
@@ -30,19 +31,23 @@ class Partner:
 
     Attributes:
         seed: the partner's fresh seed of this attempt.
-        words: a bitmap whose intersection with the own set is what both selected.
+        words: the positions that both selected.
         common: how many positions both selected, per block.
+        digest: of these positions.
     """
 
     seed: bytes = field(repr=False)
     words: BitWords = field(repr=False)
     common: tuple[int, ...]
+    digest: bytes
 
     @classmethod
     def of(cls, seed: bytes, theirs: BitWords, own: BitWords) -> Partner:
-        common = np.empty(-(-len(own) // BLOCK_WORDS), dtype=np.int64)
-        bits.count_common(own, theirs, BLOCK_WORDS, common)
-        return cls(seed, theirs, tuple(common.tolist()))
+        common = own & theirs
+        counts = np.empty(-(-len(own) // BLOCK_WORDS), dtype=np.int64)
+        bits.count_blocks(common, BLOCK_WORDS, counts)
+        digest = hashlib.sha256(common.astype("<u8", copy=False).data).digest()
+        return cls(seed, common, tuple(counts.tolist()), digest)
 
 
 def kept_positions(own: BitWords, partners: list[BitWords], masking_requirement: int) -> BitWords:
@@ -95,7 +100,7 @@ def write_masked(
         for masker, stream in zip(maskers, streams, strict=True):
             needed = stream_words[: masker.partner.common[index]]
             stream.fill(needed)
-            ring.add_masks(masks, own[block], masker.partner.words[block], needed, masker.negate)
+            ring.add_masks(masks, masker.partner.words[block], needed, masker.negate)
         first = 64 * start
         offset = np.uint64((dither + first) % (1 << 64)) if dither else bits.ZERO
         values = vector[first : 64 * block.stop]

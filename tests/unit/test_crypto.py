@@ -1,0 +1,299 @@
+"""Keys: equal from both sides and different whenever anything differs. Masks: gone from every full sum."""
+
+import math
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cesar import bits, ring
+from cesar.crypto.keys import Attempt, KeyPair, MaskKey, PairSecret, mask_key
+from cesar.crypto.keystream import Keystream
+from cesar.crypto.subsample import expand_seed
+from cesar.errors import DataError
+from cesar.protocol.sender import Masker, Partner, kept_positions, wants_negation, write_masked
+from cesar.seeds import SeedTree
+
+SEEDS = SeedTree(2024)
+SESSION = SEEDS.bytes(16, "session")
+sixteen = st.binary(min_size=16, max_size=16)
+u32 = st.integers(0, 2**32 - 1)
+
+
+def key_pair(name):
+    return KeyPair.generate(SEEDS.entropy("key", name))
+
+
+# ── agreement ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.binary(min_size=32, max_size=32), st.binary(min_size=32, max_size=32), sixteen)
+def test_both_sides_agree(one, other, session):
+    left, right = (KeyPair.generate(lambda count, key=key: key[:count]) for key in (one, other))
+    assert left.agree(right.public, session) == right.agree(left.public, session)
+
+
+def test_secrets_differ_by_pair_and_by_session():
+    pairs = [key_pair(k) for k in range(4)]
+    secrets = {
+        a.agree(b.public, session).key for a, b in combinations(pairs, 2) for session in (SESSION, bytes(16))
+    }
+    assert len(secrets) == 12
+
+
+@pytest.mark.parametrize("public", [b"", bytes(31), bytes(33)], ids=len)
+def test_a_public_key_of_another_length_is_refused(public):
+    with pytest.raises(DataError, match="not a usable X25519 key"):
+        key_pair("a").agree(public, SESSION)
+
+
+@pytest.mark.parametrize("point", [0, 1, 2**255 - 20])
+def test_a_point_of_small_order_is_refused(point):
+    """The agreement would be zero, whatever the private key: a peer could force a secret known to all."""
+    with pytest.raises(DataError, match="not a usable X25519 key"):
+        key_pair("a").agree(point.to_bytes(32, "little"), SESSION)
+
+
+# ── mask keys ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Label:
+    """Everything that a mask depends on."""
+
+    secret: bytes
+    session: bytes
+    round_: int
+    low: int
+    high: int
+    seed_low: bytes
+    seed_high: bytes
+    receiver: int
+    common: int
+
+    def key(self, *, swapped=False):
+        order = -1 if swapped else 1
+        return mask_key(
+            PairSecret(self.secret),
+            Attempt(session=self.session, round_=self.round_),
+            nodes=(self.low, self.high)[::order],
+            seeds=(self.seed_low, self.seed_high)[::order],
+            receiver=self.receiver,
+            common=self.common,
+        )
+
+
+fields = {
+    "secret": st.binary(min_size=64, max_size=64),
+    "session": sixteen,
+    "round_": u32,
+    "low": st.integers(0, 2**31 - 1),
+    "high": st.integers(2**31, 2**32 - 1),
+    "seed_low": sixteen,
+    "seed_high": sixteen,
+    "receiver": u32,
+    "common": st.integers(0, 2**40),
+}
+labels = st.builds(Label, **fields)
+
+
+@given(labels)
+def test_a_mask_key_is_the_same_from_both_sides(label):
+    assert label.key() == label.key(swapped=True)
+    assert len(label.key().key) == 32
+    assert len(label.key().check) == 4
+
+
+@pytest.mark.parametrize("field", fields)
+@given(labels, st.data())
+def test_any_difference_gives_an_unrelated_key(field, label, data):
+    other = data.draw(fields[field].filter(lambda value: value != getattr(label, field)))
+    changed = replace(label, **{field: other})
+    assert label.key().key != changed.key().key
+    difference = int.from_bytes(label.key().key) ^ int.from_bytes(changed.key().key)
+    # 256 fair coins: outside 68..188 with p < 1e-13.
+    assert 68 <= difference.bit_count() <= 188
+
+
+@given(labels)
+def test_swapping_the_seeds_alone_changes_the_key(label):
+    other = replace(label, seed_low=label.seed_high, seed_high=label.seed_low)
+    assert (label.key().key == other.key().key) == (label.seed_low == label.seed_high)
+
+
+def test_checks_differ_with_what_the_two_believe():
+    """The receiver compares checks to see that both made the same mask."""
+    label = Label(bytes(64), SESSION, 3, 1, 2, bytes(16), bytes(15) + b"1", 0, 100)
+    checks = {replace(label, common=common).key().check for common in range(100)}
+    assert len(checks) == 100
+
+
+def test_secrets_do_not_show():
+    own = key_pair("shown")
+    secret = own.agree(key_pair("peer").public, SESSION)
+    key = Label(secret.key, SESSION, 0, 1, 2, bytes(16), bytes(16), 3, 4).key()
+    private = own._private.private_bytes_raw()
+    for shown in (
+        own,
+        secret,
+        key,
+        Masker(key, Partner(b"partner's seed", bits.ones(5), (5,)), negate=False),
+    ):
+        for text in (repr(shown), str(shown), f"{shown}"):
+            for hidden in (private, secret.key, key.key, b"partner's seed"):
+                assert hidden.hex() not in text
+                assert repr(hidden)[2:-1] not in text
+    assert own.public.hex()[:16] in repr(own), "the public half may be seen"
+
+
+# ── keystreams ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@given(sixteen, st.lists(st.integers(0, 40), max_size=8))
+def test_a_stream_does_not_depend_on_how_it_is_read(key, pieces):
+    stream, whole = Keystream(key), Keystream(key).words(sum(pieces))
+    parts = [stream.words(piece) for piece in pieces]
+    assert np.array_equal(np.concatenate([np.empty(0, np.uint32), *parts]), whole)
+
+
+def test_a_stream_is_longer_than_its_buffer_of_zeros():
+    """Over a mebibyte at once, which takes more than one call of the cipher."""
+    whole, stream = Keystream(bytes(32)).words(600_000), Keystream(bytes(32))
+    parts = np.concatenate([stream.words(250_000), stream.words(350_000)])
+    assert np.array_equal(whole, parts)
+    assert np.count_nonzero(whole) > 599_000, "a stream of zeros would be no stream"
+
+
+@settings(max_examples=20)
+@given(sixteen)
+def test_words_of_64_bits_are_pairs_of_32(key):
+    wide = np.empty(8, dtype=np.uint64)
+    Keystream(key).fill(wide)
+    assert np.array_equal(wide.astype("<u8").view("<u4"), Keystream(key).words(16))
+
+
+# ── subsampling from a seed ─────────────────────────────────────────────────────────────────────────────
+
+
+@settings(deadline=None)
+@given(sixteen, st.integers(0, 5000), st.floats(0, 1))
+def test_a_seed_gives_a_bitmap_always_the_same(seed, size, alpha):
+    words = expand_seed(seed, size, alpha)
+    assert bits.is_bitmap(words, size)
+    assert np.array_equal(words, expand_seed(seed, size, alpha))
+
+
+@pytest.mark.parametrize("alpha", [0.001, 0.1, 0.3422, 0.5, 0.9, 0.9999])
+def test_each_position_has_the_same_chance(alpha):
+    """Counts over the whole, over each 64th position and over blocks; 5.5 standard errors are p < 4e-8."""
+    size = 640_000
+    flags = bits.to_bools(expand_seed(SEEDS.bytes(16, "density", str(alpha)), size, alpha), size)
+    for counts in (flags.sum(), flags.reshape(-1, 64).sum(axis=0), flags.reshape(40, -1).sum(axis=1)):
+        trials = size // np.size(counts)
+        error = math.sqrt(trials * alpha * (1 - alpha))
+        assert np.abs(counts - trials * alpha).max() < max(5.5 * error, 8)
+
+
+def test_sets_of_two_seeds_are_independent():
+    size, alpha = 640_000, 0.3
+    first, second = (expand_seed(SEEDS.bytes(16, "pair", k), size, alpha) for k in range(2))
+    expected = size * alpha * alpha
+    assert abs(bits.count(first & second) - expected) < 5.5 * math.sqrt(expected * (1 - alpha * alpha))
+
+
+@pytest.mark.parametrize(("alpha", "count"), [(0.0, 0), (1e-12, 0), (1.0, 777), (1 - 1e-12, 777)])
+def test_the_ends_of_alpha(alpha, count):
+    assert bits.count(expand_seed(bytes(16), 777, alpha)) == count
+
+
+# ── masks cancel ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def group_keys(members, receiver, commons):
+    """The keys of all pairs in a receiver's group, derived by each side for itself."""
+    pairs = {i: key_pair(i) for i in members}
+    seeds = {i: SEEDS.bytes(16, "seed", i) for i in members}
+    attempt = Attempt(session=SESSION, round_=5)
+    keys = {}
+    for i in members:
+        for j in members:
+            if i != j:
+                secret = pairs[i].agree(pairs[j].public, SESSION)
+                keys[i, j] = mask_key(
+                    secret,
+                    attempt,
+                    nodes=(i, j),
+                    seeds=(seeds[i], seeds[j]),
+                    receiver=receiver,
+                    common=commons[i, j],
+                )
+    return keys
+
+
+def masked_words(vector, sets, i, keys, grid, s):
+    """One sender's words for a receiver, and where they belong."""
+    own = sets[i]
+    partners = {j: Partner.of(b"", theirs, own) for j, theirs in sets.items() if j != i}
+    kept = kept_positions(own, [partner.words for partner in partners.values()], s)
+    maskers = [Masker(keys[i, j], partner, wants_negation(i, j)) for j, partner in partners.items()]
+    count = bits.count(kept)
+    out = np.empty(ring.packed_size(count, grid.bits), dtype=np.uint8)
+    write_masked(out, vector, own, kept, maskers, grid, dither=0)
+    return kept, ring.unpack(out, grid.bits, count)
+
+
+def masked_sum(members, size, density, width, s):
+    """The sum of a full group's words at each position, and the sum of the values that went in."""
+    chance = np.random.default_rng(len(members) * size + width + s)
+    steps = {i: chance.integers(-9, 10, size) for i in members}  # whole steps, so that rounding plays no part
+    flags = {i: chance.random(size) < density for i in members}
+    sets = {i: bits.from_bools(flags[i]) for i in members}
+    commons = {(i, j): int((flags[i] & flags[j]).sum()) for i in members for j in members}
+    keys, grid = group_keys(members, 99, commons), ring.Grid(bits=width, scale=1.0)
+    total, counts = np.zeros(size, dtype=np.uint32), np.zeros(size, dtype=np.uint8)
+    for i in members:
+        kept, words = masked_words(steps[i].astype(np.float32), sets, i, keys, grid, s)
+        ring.accumulate(total, counts, kept, words)
+    chosen = np.array([flags[i] for i in members])
+    enough = chosen.sum(axis=0) > s
+    expected = np.where(enough, (np.array([steps[i] for i in members]) * chosen).sum(axis=0), 0)
+    assert np.array_equal(counts, np.where(enough, chosen.sum(axis=0), 0))
+    return total % (1 << width) if width < 32 else total, expected % (1 << width)
+
+
+@pytest.mark.parametrize("size_of_group", range(2, 13))
+def test_masks_cancel_in_every_group(size_of_group):
+    chance = np.random.default_rng(size_of_group)
+    members = sorted(chance.permutation(50)[:size_of_group].tolist())
+    for width in ring.RING_BITS:
+        for density in (0.4, 1.0):
+            total, expected = masked_sum(members, 500, density, width, s=1)
+            assert np.array_equal(total, expected)
+
+
+@pytest.mark.parametrize("s", [1, 2, 3, 4])
+def test_masks_cancel_for_every_masking_requirement(s):
+    total, expected = masked_sum([0, 3, 4, 8, 11, 12], 2000, 0.5, 32, s)
+    assert np.array_equal(total, expected)
+    assert expected.any()
+
+
+def test_masks_cancel_across_blocks():
+    """A model larger than the block in which masks are summed; the stream goes on where it stopped."""
+    total, expected = masked_sum([1, 2, 3], 140_000, 0.7, 32, s=1)
+    assert np.array_equal(total, expected)
+
+
+def test_a_mask_is_antisymmetric():
+    """Two senders with models of zero: one sends the negative of the other, and neither sends zeros."""
+    sets = {i: bits.ones(300) for i in (4, 7)}
+    keys = group_keys([4, 7], 1, dict.fromkeys([(4, 7), (7, 4)], 300))
+    grid, zeros = ring.Grid(bits=32, scale=1.0), np.zeros(300, dtype=np.float32)
+    (_, low), (_, high) = (masked_words(zeros, sets, i, keys, grid, 1) for i in (4, 7))
+    assert np.array_equal(low, -high)
+    assert np.array_equal(low, Keystream(keys[4, 7].key).words(300)), "the lower id adds"
+    assert isinstance(keys[4, 7], MaskKey)

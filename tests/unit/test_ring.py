@@ -1,0 +1,254 @@
+"""Fixed point: what is announced, how values are rounded, that sums never wrap, and how words are packed."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from cesar import bits, ring
+from cesar.errors import DataError, PrivacyError
+
+relaxed = settings(deadline=None)  # the first call of a kernel compiles it
+LARGEST = float(np.finfo(np.float32).max)
+finite = st.floats(width=32, allow_nan=False, allow_infinity=False)
+vectors = hnp.arrays(np.float32, st.integers(1, 100), elements=finite)
+widths = st.sampled_from(ring.RING_BITS)
+
+
+def as_vector(*values):
+    return np.array(values, dtype=np.float32)
+
+
+def signed(words, width):
+    """The numbers between −2^(b−1) and 2^(b−1) that b-bit words stand for."""
+    low = words.astype(np.int64) & ((1 << width) - 1)
+    return np.where(low >= 1 << (width - 1), low - (1 << width), low)
+
+
+def sealed(values, grid, dither=0, masks=None):
+    """The words that a sender writes for a whole vector."""
+    acc = np.zeros(len(values), dtype=np.uint32) if masks is None else masks
+    out = np.empty(len(values), dtype=np.uint32)
+    count = ring.seal(acc, values, bits.ones(len(values)), grid.scale, np.uint64(dither), out)
+    assert count == len(values)
+    return out
+
+
+# ── the announced exponent ──────────────────────────────────────────────────────────────────────────────
+
+
+@given(vectors)
+def test_exponent_is_the_smallest_that_holds_the_vector(vector):
+    exponent, largest = ring.exponent_of(vector), float(np.abs(vector).max())
+    assert ring.LOWEST_EXPONENT <= exponent <= 128
+    assert largest <= math.ldexp(1.0, exponent)
+    if exponent > ring.LOWEST_EXPONENT:
+        assert largest > math.ldexp(1.0, exponent - 1)
+    assert 0 <= exponent + ring.EXPONENT_BIAS <= 255, "it travels as one byte"
+
+
+@pytest.mark.parametrize(
+    ("values", "exponent"),
+    [
+        ((0.0, -0.0), ring.LOWEST_EXPONENT),
+        ((), ring.LOWEST_EXPONENT),
+        ((1e-45, -1e-40), ring.LOWEST_EXPONENT),
+        ((2.0**-90,), -90),
+        ((-(2.0**-89),), -89),
+        ((1.0,), 0),
+        ((-1.0,), 0),
+        ((1.0000001,), 1),
+        ((LARGEST,), 128),
+        ((-LARGEST, 1.0), 128),
+    ],
+)
+def test_exponent_of(values, exponent):
+    assert ring.exponent_of(as_vector(*values)) == exponent
+
+
+@given(vectors, st.data(), st.sampled_from((np.nan, np.inf, -np.inf)))
+def test_the_first_bad_value_is_named(vector, data, bad):
+    places = data.draw(st.lists(st.integers(0, len(vector) - 1), min_size=1, unique=True))
+    vector[places] = bad
+    with pytest.raises(
+        DataError, match=f"{len(places)} value.*first at position {min(places)};.*nothing was sent"
+    ):
+        ring.exponent_of(vector)
+
+
+# ── the grid ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@given(st.integers(1, 1000))
+def test_headroom_counts_contributors(contributors):
+    assert 1 << (ring.headroom(contributors) - 1) >= contributors
+    assert contributors == 1 or 1 << (ring.headroom(contributors) - 2) < contributors
+
+
+def test_resolution_is_finer_than_six_decimals_below_a_hundred():
+    """What design section 4 promises for 32 bits and a degree of up to eight."""
+    assert 1 / ring.binary_grid(32, ring.exponent_of(as_vector(100.0)), 8).scale < 1e-6
+
+
+@given(st.integers(0, 9), st.integers(-90, 128), st.integers(1, 300))
+def test_decimals_are_refused_where_a_sum_could_wrap(decimals, exponent, contributors):
+    worst = contributors * 10.0**decimals * 2.0**exponent
+    if worst < 2.0**31:
+        grid = ring.decimal_grid(decimals, exponent, contributors)
+        assert (grid.bits, grid.scale, grid.stochastic) == (32, 10.0**decimals, False)
+    else:
+        with pytest.raises(PrivacyError, match=r"do not fit a 32-bit sum.*use Cesar\(\) instead"):
+            ring.decimal_grid(decimals, exponent, contributors)
+
+
+def test_six_decimals_hold_what_the_paper_needs():
+    assert ring.decimal_grid(6, 8, 8).scale == 1e6
+    with pytest.raises(PrivacyError):
+        ring.decimal_grid(6, 9, 8)
+
+
+# ── rounding ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@relaxed
+@given(vectors, st.integers(1, 64))
+def test_nearest_rounding_is_off_by_half_a_step_at_most(vector, contributors):
+    grid = ring.binary_grid(32, ring.exponent_of(vector), contributors)
+    exact = vector.astype(np.float64) * grid.scale
+    assert not grid.stochastic
+    assert np.abs(signed(sealed(vector, grid), 32) - exact).max() <= 0.5
+
+
+@relaxed
+@given(vectors, st.integers(1, 64), st.sampled_from((16, 20, 24)), st.integers(1, 2**64 - 1))
+def test_stochastic_rounding_is_off_by_less_than_a_step(vector, contributors, width, dither):
+    grid = ring.binary_grid(width, ring.exponent_of(vector), contributors)
+    exact = vector.astype(np.float64) * grid.scale
+    assert grid.stochastic
+    assert np.abs(signed(sealed(vector, grid, dither), width) - exact).max() < 1
+
+
+@relaxed
+@given(st.lists(st.integers(-(2**9), 2**9), min_size=1, max_size=50), st.integers(1, 2**64 - 1))
+def test_stochastic_rounding_leaves_whole_steps_alone(steps, dither):
+    grid = ring.Grid(bits=20, scale=2.0**6)
+    vector = np.array(steps, dtype=np.float32) / 64
+    assert signed(sealed(vector, grid, dither), 20).tolist() == steps
+
+
+@pytest.mark.parametrize("remainder", [0.001, 0.25, 0.5, 0.75, 0.999])
+@pytest.mark.parametrize("step", [-3.0, 0.0, 5.0])
+def test_stochastic_rounding_is_unbiased(step, remainder):
+    """The mean of n draws, each up with probability r: 5.5 standard errors are p < 4e-8."""
+    draws, dither = 200_000, 0x1234567
+    grid = ring.Grid(bits=16, scale=2.0**10)
+    value = np.float32((step + remainder) / grid.scale)
+    remainder = float(value) * grid.scale - step  # as a float32 has it
+    words = signed(sealed(np.full(draws, value), grid, dither), 16)
+    assert set(words.tolist()) <= {step, step + 1}
+    error = math.sqrt(remainder * (1 - remainder) / draws)
+    assert abs(words.mean() - step - remainder) < 5.5 * error
+
+
+def test_stochastic_rounding_draws_anew_for_each_position_and_seed():
+    grid, halves = ring.Grid(bits=16, scale=1.0), np.full(4096, 0.5, dtype=np.float32)
+    first, second = sealed(halves, grid, 2**63 + 1), sealed(halves, grid, 2**63 + 12345)
+    for words in (first, second, first ^ second, first[1:] ^ first[:-1]):
+        assert abs(int(words.sum()) - len(words) / 2) < 5.5 * math.sqrt(len(words)) / 2
+
+
+# ── sums ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def average(own, contributions, grid, dithers):
+    """What a receiver makes of unmasked contributions."""
+    total, counts = np.zeros(len(own), dtype=np.uint32), np.zeros(len(own), dtype=np.uint8)
+    for values, dither in zip(contributions, dithers, strict=True):
+        ring.accumulate(total, counts, bits.ones(len(own)), sealed(values, grid, dither))
+    ring.average(own, total, counts, grid.bits, 1.0 / grid.scale)
+    return total.view(np.float32)
+
+
+@pytest.mark.parametrize("width", ring.RING_BITS)
+@pytest.mark.parametrize("exponent", [-90, -3, 0, 10, 127])
+def test_the_largest_sums_never_wrap(width, exponent):
+    """All senders at ±2^E, up to a degree of 64: the mean is that same value, exactly."""
+    worst = np.ldexp(as_vector(1, -1), exponent)
+    for degree in range(1, 65):
+        grid = ring.binary_grid(width, exponent, degree)
+        dithers = [2 * k + 1 if grid.stochastic else 0 for k in range(degree)]
+        assert np.array_equal(average(worst, [worst] * degree, grid, dithers), worst), degree
+
+
+@relaxed
+@given(st.data(), st.integers(1, 64), widths, st.integers(-30, 30))
+def test_a_mean_is_right_to_the_resolution(data, degree, width, exponent):
+    chance = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    models = np.ldexp(chance.uniform(-1, 1, (degree + 1, 20)), exponent).astype(np.float32)
+    grid = ring.binary_grid(width, exponent, degree)
+    dithers = chance.integers(1, 2**63, degree) if grid.stochastic else [0] * degree
+    exact = models.astype(np.float64).mean(axis=0)
+    slack = 1.0 if grid.stochastic else 0.5
+    allowed = degree / (degree + 1) * slack / grid.scale + 2.0 ** (exponent - 23)
+    assert np.abs(average(models[0], models[1:], grid, dithers) - exact).max() <= allowed
+
+
+@relaxed
+@given(hnp.arrays(np.bool_, st.integers(1, 300)), st.integers(0, 2**32), st.booleans())
+def test_masks_go_to_common_members_in_order(own, seed, negate):
+    chance = np.random.default_rng(seed)
+    other = chance.random(len(own)) < chance.choice((0.0, 0.5, 1.0))
+    common = np.flatnonzero(own & other)
+    stream = chance.integers(0, 2**32, len(common), dtype=np.uint32)
+    acc = chance.integers(0, 2**32, 64 * bits.words_for(len(own)), dtype=np.uint32)
+    expected = acc.astype(np.int64)
+    expected[common] += stream.astype(np.int64) * (-1 if negate else 1)
+    ring.add_masks(acc, bits.from_bools(own), bits.from_bools(other), stream, negate)
+    assert np.array_equal(acc, expected % 2**32)
+
+
+@relaxed
+@given(hnp.arrays(np.bool_, st.integers(1, 300)), st.integers(0, 2**32))
+def test_accumulate_erase_and_average(kept, seed):
+    chance = np.random.default_rng(seed)
+    size, words = len(kept), bits.from_bools(kept)
+    total, counts = np.zeros(size, dtype=np.uint32), np.zeros(size, dtype=np.uint16)
+    for _ in range(3):
+        ring.accumulate(total, counts, words, np.full(kept.sum(), 2**32 - 5, dtype=np.uint32))
+    assert np.array_equal(counts, 3 * kept)
+    assert np.array_equal(total, np.where(kept, 2**32 - 15, 0))
+    spoiled = kept & (chance.random(size) < 0.5)
+    ring.erase(total, counts, bits.from_bools(spoiled))
+    own = chance.normal(size=size).astype(np.float32)
+    ring.average(own, total, counts, 32, 1.0)
+    summed = kept & ~spoiled
+    out = total.view(np.float32)
+    assert np.array_equal(out[~summed], own[~summed]), "what nobody contributed to stays bit for bit"
+    assert np.allclose(out[summed], (own[summed] - 15) / 4, rtol=1e-6)
+
+
+# ── packing ─────────────────────────────────────────────────────────────────────────────────────────────
+
+words_of_any_size = hnp.arrays(np.uint32, st.integers(0, 200))
+
+
+@relaxed
+@given(words_of_any_size, widths)
+def test_packing_is_one_long_number(words, width):
+    out = np.empty(ring.packed_size(len(words), width), dtype=np.uint8)
+    ring.pack(words, width, out)
+    number = sum((int(word) % (1 << width)) << (width * k) for k, word in enumerate(words))
+    assert out.tobytes() == number.to_bytes(-(-width * len(words) // 8), "little")
+
+
+@relaxed
+@given(words_of_any_size, widths, st.integers(0, 3))
+def test_unpack_undoes_pack_wherever_the_bytes_lie(words, width, offset):
+    size = ring.packed_size(len(words), width)
+    out = np.empty(offset + size, dtype=np.uint8)
+    ring.pack(words, width, out[offset:])
+    back = ring.unpack(out[offset:], width, len(words))
+    assert np.array_equal(back, words & np.uint32((1 << width) - 1))
