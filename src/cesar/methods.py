@@ -14,6 +14,10 @@ Coordination = Literal["relay", "direct"]
 Dropout = Literal["parameter", "abort"]
 
 
+SET_CODES = (Code.BITMAP, Code.PATTERNS, Code.RICE, Code.ELIAS_GAMMA, Code.ENTROPY)
+"""Codes that can write any set."""
+
+
 def _check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
     if value not in choices:
         raise ConfigError(f"{name} is {value!r}, but it must be one of {', '.join(map(repr, choices))}")
@@ -52,6 +56,7 @@ class Cesar:
         _check_choice("ring_bits", self.ring_bits, RING_BITS)
         _check_choice("coordination", self.coordination, get_args(Coordination))
         _check_choice("dropout", self.dropout, get_args(Dropout))
+        _check_choice("index_code", self.index_code, (None, *SET_CODES))
         if self.decimals is not None and self.ring_bits != 32:
             raise ConfigError("fixed decimals need ring_bits=32")
 
@@ -111,6 +116,9 @@ class DPSGD:
 
     sparsifier: AnySparsifier | None = None
     index_code: Code | None = None
+
+    def __post_init__(self) -> None:
+        _check_choice("index_code", self.index_code, (None, *SET_CODES))
 
     @classmethod
     def paper(cls, *, sparsifier: AnySparsifier | None = None) -> DPSGD:

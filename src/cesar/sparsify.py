@@ -46,9 +46,13 @@ class TopK:
     def __post_init__(self) -> None:
         _check_alpha(self.alpha)
 
+    def count(self, size: int) -> int:
+        """How many of `size` parameters it selects: α·d, but at least one."""
+        return max(1, round(self.alpha * size))
+
     def select(self, vector: Vector, reference: Vector | None, entropy: Entropy) -> IndexSet:
         change = np.abs(vector if reference is None else vector - reference)
-        wanted = max(1, round(self.alpha * len(vector)))
+        wanted = self.count(len(vector))
         words = np.empty(bits.words_for(len(vector)), dtype=np.uint64)
         bits.largest(change.view(np.int32), wanted, words)  # non-negative floats sort as integers
         return IndexSet(words, len(vector), wanted)
@@ -83,8 +87,9 @@ class FullSharing:
 class CoordinatedSubsampling:
     """All neighbours of a receiver send it the same random set, drawn from (session, round, receiver).
 
-    Nobody announces a set, nothing is discarded, and every sum has all of the receiver's neighbours in it,
-    so sums of different rounds cannot be subtracted from one another to single a node out.
+    Nobody announces a set, nothing is discarded, and every sum has all of the receiver's neighbours in it.
+    As long as nobody drops out and the graph stays, sums of different rounds have the same members and
+    cannot be subtracted from one another to single a node out.
     """
 
     name: ClassVar[str] = "coordinated"
@@ -111,12 +116,14 @@ def write_set(indices: IndexSet | None, code: Code | None) -> bytes:
     return encode(indices, None if free else code)
 
 
-def read_set(sparsifier: AnySparsifier, data: Buffer, size: int, within: int) -> IndexSet | None:
+def read_set(
+    sparsifier: AnySparsifier, data: Buffer, size: int, *, within: int | None = None
+) -> IndexSet | None:
     """The inverse; it takes nothing but what that sparsifier would send.
 
     Args:
         size: d, which a seed is expanded over.
-        within: the number of positions that anything else is written over.
+        within: if the set was restricted to the members of another, how many these are.
 
     Raises:
         EncodingError: something else.
@@ -129,4 +136,10 @@ def read_set(sparsifier: AnySparsifier, data: Buffer, size: int, within: int) ->
         if len(data) == 0 or data[0] != Code.SEED:
             raise EncodingError("a set is a seed in this network")
         return decode(data, size, sparsifier.alpha)
-    return decode(data, within)
+    if within is not None:
+        return decode(data, within)
+    indices = decode(data, size)
+    expected = sparsifier.count(size) if isinstance(sparsifier, TopK) else size
+    if indices.count != expected:
+        raise EncodingError(f"a set of {indices.count} positions, but everybody selects {expected} here")
+    return indices

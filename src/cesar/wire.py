@@ -29,7 +29,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from cesar.crypto.keys import CHECK_BYTES, SEED_BYTES, SESSION_BYTES, VERSION, Attempt
+from cesar.crypto.keys import CHECK_BYTES, FACTS_BYTES, SEED_BYTES, SESSION_BYTES, VERSION, Attempt
 from cesar.errors import EncodingError
 from cesar.ring import EXPONENT_BIAS
 from cesar.types import Buffer, ByteArray, NodeId, RoundNo
@@ -39,8 +39,6 @@ MAGIC = b"CE"
 _HEADER = struct.Struct(f"<2sBBII{SESSION_BYTES}s")
 _LENGTH = struct.Struct("<I")
 HEADER_BYTES = _HEADER.size
-ATTEMPT_BYTES = 8
-"""A share repeats so many bytes of its sender's seed, to say to which announcement it belongs."""
 
 
 class Kind(IntEnum):
@@ -198,12 +196,12 @@ class Relay:
 class Share:
     """i → r: masked values in ascending order of position, and whose masks they carry.
 
-    `checks` has one short word per partner; the partner's share carries the same word if both made the
+    `facts` says on which announcements the share rests (`crypto.keys.facts_of`). `checks` has one short word per partner; the partner's share carries the same word if both made the
     same mask. `indices` is None unless the method sends indices beside the values.
     """
 
     kind: ClassVar[Kind] = Kind.SHARE
-    seed_prefix: bytes
+    facts: bytes
     partners: tuple[NodeId, ...]
     checks: tuple[bytes, ...]
     indices: Buffer | None = field(repr=False)
@@ -215,7 +213,7 @@ class Share:
         header: Header,
         view: Sequence[NodeId],
         *,
-        seed: bytes,
+        facts: bytes,
         checks: dict[NodeId, bytes],
         indices: bytes | None,
         parameters: int,
@@ -226,7 +224,7 @@ class Share:
         They start at a multiple of four bytes in memory, so that words can be written in place.
         """
         partners = sorted(checks)
-        parts = [header.to_bytes(), seed[:ATTEMPT_BYTES], members_to_bytes(partners, view)]
+        parts = [header.to_bytes(), facts, members_to_bytes(partners, view)]
         parts += (checks[partner] for partner in partners)
         if indices is not None:
             parts += (_LENGTH.pack(len(indices)), indices)
@@ -241,7 +239,7 @@ class Share:
 
     @classmethod
     def decode(cls, body: memoryview, view: Sequence[NodeId], explicit: bool) -> Share:
-        prefix, rest = _take(body, ATTEMPT_BYTES, "the attempt")
+        facts, rest = _take(body, FACTS_BYTES, "the facts")
         members, rest = _take(rest, (len(view) + 7) // 8, "the partners")
         partners = members_from_bytes(members, view)
         words, rest = _take(rest, CHECK_BYTES * len(partners), "the checks")
@@ -250,7 +248,7 @@ class Share:
             length, rest = _take(rest, _LENGTH.size, "a length")
             indices, rest = _take(rest, _LENGTH.unpack(length)[0], "the indices")
         return cls(
-            seed_prefix=bytes(prefix),
+            facts=bytes(facts),
             partners=partners,
             checks=tuple(bytes(words[k : k + CHECK_BYTES]) for k in range(0, len(words), CHECK_BYTES)),
             indices=indices,

@@ -18,19 +18,23 @@ receiver compares the checks of two shares to see that both carry the same mask)
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 from cesar.errors import DataError
-from cesar.types import Entropy, NodeId, RoundNo
+from cesar.types import BitWords, Entropy, NodeId, RoundNo
 
 VERSION = 1
 SEED_BYTES = 16
 SESSION_BYTES = 16
 CHECK_BYTES = 4
+FACTS_BYTES = 8
 
 
 def hkdf_extract(salt: bytes, secret: bytes) -> bytes:
@@ -95,6 +99,24 @@ class Attempt:
 
     session: bytes
     round_: RoundNo
+
+
+def digest_positions(words: BitWords) -> bytes:
+    """SHA-256 of a bitmap, for comparing what two nodes believe about a set."""
+    return hashlib.sha256(words.astype("<u8", copy=False).view(np.uint8).data).digest()
+
+
+def facts_of(seed: bytes, partners: Mapping[NodeId, tuple[bytes, bytes]]) -> bytes:
+    """What a share rests on: its sender's seed, and each partner's seed and the positions in common.
+
+    The receiver computes the same from the announcements that it holds. If a node restarted in mid-round,
+    so that others know different announcements of it, the two differ and the share is refused.
+
+    Args:
+        partners: partner → (its seed, digest of the common positions).
+    """
+    parts = [seed, *(part for _, known in sorted(partners.items()) for part in known)]
+    return hashlib.sha256(b"cesar facts" + b"".join(parts)).digest()[:FACTS_BYTES]
 
 
 def mask_key(

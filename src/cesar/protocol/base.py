@@ -4,7 +4,7 @@ A driver (the simulator, a real peer) does nothing but this:
 
     engine.begin_round(...)                 start; frames to send appear in `outbound()`
     for out in engine.outbound(): send      pull until there is nothing left
-    engine.receive(sender, payload, now)    hand over what arrived, in any order
+    engine.receive(sender, payload)         hand over what arrived, in any order
     engine.tick(engine.next_deadline())     when that time comes; a round always ends
     engine.next_event()                     AggregateReady at the end
 
@@ -33,7 +33,7 @@ class Contribution:
         selected: I_i; None where the receiver decides (coordinated subsampling).
         exponent: the scale of the vector, from `ring.exponent_of`, which also refuses NaN.
         out: where the new model goes; the sum is gathered there too, so that a large model needs no more
-            memory than its result.
+            memory than its result. It must not overlap `vector`.
     """
 
     vector: Vector = field(repr=False)

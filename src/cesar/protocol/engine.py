@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 
+import numpy as np
+
 from cesar.crypto.keys import Attempt, PairSecret
 from cesar.errors import DataError, LocalProtocolError, RemoteProtocolError
 from cesar.indices import codecs
@@ -66,6 +68,10 @@ class Engine:
         self._door.check(round_)
         if hood.node != self._node:
             raise LocalProtocolError(f"node {self._node} was given the neighbourhood of node {hood.node}")
+        if not hood.views:
+            raise LocalProtocolError(f"node {self._node} has no neighbours in this round; skip it")
+        if np.may_share_memory(contribution.vector, contribution.out):
+            raise LocalProtocolError("the new model needs memory of its own: `out` overlaps `vector`")
         if not len(contribution.vector) == len(contribution.out) == self._size:
             raise DataError(
                 f"the model has {len(contribution.vector)} parameters, but the network averages {self._size}"

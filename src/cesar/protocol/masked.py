@@ -32,14 +32,14 @@ import hashlib
 import struct
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import partial
 
 import numpy as np
 
 from cesar import bits, ring
-from cesar.crypto.keys import SEED_BYTES, Attempt, PairSecret, mask_key
+from cesar.crypto.keys import SEED_BYTES, Attempt, PairSecret, facts_of, mask_key
 from cesar.errors import EncodingError, Reason, RemoteProtocolError
 from cesar.indices import IndexSet, decode
 from cesar.methods import Cesar
@@ -50,7 +50,6 @@ from cesar.sparsify import CoordinatedSubsampling, read_set, write_set
 from cesar.topology import Neighbourhood, View
 from cesar.types import BitWords, Buffer, Entropy, NodeId
 from cesar.wire import (
-    ATTEMPT_BYTES,
     Announce,
     Header,
     Kind,
@@ -113,7 +112,7 @@ class MaskedRound:
         self._announced: dict[NodeId, Announced] = {}
         self._groups: dict[NodeId, Group] = {}  # what each receiver said
         self._relayed: dict[NodeId, tuple[bytes, BitWords | None]] = {}  # partners that relays told of
-        self._partners: dict[NodeId, Partner | bytes] = {}
+        self._partners: dict[NodeId, Partner] = {}
         self._held: dict[NodeId, bytes] = {}  # shares that came before the announcements were complete
         self._rejected: list[RemoteProtocolError] = []
         self._members: tuple[NodeId, ...] = ()  # of this node's own group
@@ -201,7 +200,7 @@ class MaskedRound:
         if sender in self._announced:
             raise self._refusal(sender, Reason.DUPLICATE, "it has announced itself already")
         message = Announce.decode(body)
-        indices = read_set(self._method.sparsifier, message.indices, self._size, self._size)
+        indices = read_set(self._method.sparsifier, message.indices, self._size)
         self._announced[sender] = Announced(message.seed, message.exponent, indices)
 
     # ── relay ───────────────────────────────────────────────────────────────────────────────────────────
@@ -259,7 +258,7 @@ class MaskedRound:
 
     def _partner_words(self, data: Buffer) -> BitWords | None:
         own = self._own.selected
-        indices = read_set(self._method.sparsifier, data, self._size, 0 if own is None else own.count)
+        indices = read_set(self._method.sparsifier, data, self._size, within=0 if own is None else own.count)
         if own is None or indices is None:
             return None
         return indices.words if indices.seed is not None else indices.spread_over(own).words
@@ -270,7 +269,7 @@ class MaskedRound:
         method, view = self._method, self._hood.views[receiver]
         group = self._groups.get(receiver, Group(0, view))
         own = self._selected_for(receiver)
-        partners = {j: self._partner(j, own) for j in group.members if j in self._partners and j != self._me}
+        partners = self._partners_for(group, own)
         kept = kept_positions(own.words, [p.words for p in partners.values()], method.masking_requirement)
         terms = group.terms(view)
         maskers = [self._masker(receiver, terms, j, partner) for j, partner in partners.items()]
@@ -282,7 +281,7 @@ class MaskedRound:
         out, frame = Share.allocate(
             self._header(Kind.SHARE),
             view,
-            seed=self._seed,
+            facts=facts_of(self._seed, {j: (p.seed, p.digest) for j, p in partners.items()}),
             checks={j: masker.key.check for j, masker in zip(partners, maskers, strict=True)},
             indices=explicit,
             parameters=count,
@@ -298,9 +297,13 @@ class MaskedRound:
         assert isinstance(self._method.sparsifier, CoordinatedSubsampling)
         return self._method.sparsifier.select_for(receiver, self._attempt, self._size)
 
-    def _partner(self, j: NodeId, own: IndexSet) -> Partner:
-        known = self._partners[j]
-        return known if isinstance(known, Partner) else Partner.of(known, own.words, own.words)
+    def _partners_for(self, group: Group, own: IndexSet) -> dict[NodeId, Partner]:
+        """The members of a group whose masks this node can make."""
+        chosen = [j for j in group.members if j in self._partners and j != self._me]
+        if self._own.selected is not None:
+            return {j: self._partners[j] for j in chosen}
+        everything = Partner.of(b"", own.words, own.words)  # all use the receiver's set
+        return {j: replace(everything, seed=self._partners[j].seed) for j in chosen}
 
     def _masker(self, receiver: NodeId, terms: bytes, j: NodeId, partner: Partner) -> Masker:
         key = mask_key(
@@ -336,15 +339,14 @@ class MaskedRound:
         if sender in self._receiver.arrived or sender in self._unreadable:
             raise self._refusal(sender, Reason.DUPLICATE, "it has sent its share already")
         share = Share.decode(body, self._hood.view, self._method.explicit_indices)
-        if not {sender, *share.partners} <= set(self._members) or sender in share.partners:
-            raise self._refusal(sender, Reason.UNEXPECTED, "it masks for nodes outside the group")
-        known = self._announced.get(sender)
-        if known is not None and share.seed_prefix != known.seed[:ATTEMPT_BYTES]:
-            raise self._refusal(sender, Reason.STALE_ATTEMPT, "it belongs to another announcement")
-        kept = self._positions_of(sender, share)
-        if kept is None:
-            self._unreadable.add(sender)
+        if sender in share.partners:
+            raise EncodingError("a node cannot mask for itself")
+        if not {sender, *share.partners} <= set(self._members):
+            if self._method.grouped:
+                raise self._refusal(sender, Reason.UNEXPECTED, "it masks for nodes outside the group")
+            self._unreadable.add(sender)  # honest, but this node lacks an announcement that it needs
             return
+        kept = self._positions_of(sender, share)
         count = bits.count(kept)
         width = self._method.ring_bits
         if len(share.values) != ring.packed_size(count, width):
@@ -354,13 +356,18 @@ class MaskedRound:
         words = ring.unpack(share.values, width, count)
         self._receiver.add(sender, dict(zip(share.partners, share.checks, strict=True)), kept, words)
 
-    def _positions_of(self, sender: NodeId, share: Share) -> BitWords | None:
-        """Where the values of a share belong; None if this node lacks the sets to tell."""
+    def _positions_of(self, sender: NodeId, share: Share) -> BitWords:
+        """Where the values of a share belong."""
         if not self._method.receivers_need_sets:
             assert share.indices is not None
             return decode(share.indices, self._size).words
+        known = {
+            j: (self._announced[j].seed, self._receiver.common_digest(sender, j)) for j in share.partners
+        }
+        if share.facts != facts_of(self._announced[sender].seed, known):
+            raise self._refusal(sender, Reason.STALE_ATTEMPT, "it rests on other announcements")
         kept = self._receiver.expected_positions(sender, share.partners)
-        if kept is not None and share.indices is not None:
+        if share.indices is not None:
             stated = decode(share.indices, self._size)
             if not np.array_equal(stated.words, kept):
                 raise EncodingError("the indices beside the values are not those that were announced")
@@ -424,9 +431,10 @@ class MaskedRound:
         for j in set(self._hood.view2) & self._announced.keys():
             indices = self._announced[j].indices
             known[j] = (self._announced[j].seed, None if indices is None else indices.words)
-        own = self._own.selected
+        nothing = np.empty(0, dtype=np.uint64)
+        own = nothing if self._own.selected is None else self._own.selected.words
         for j, (seed, words) in known.items():
-            self._partners[j] = seed if own is None or words is None else Partner.of(seed, words, own.words)
+            self._partners[j] = Partner.of(seed, nothing if words is None else words, own)
 
     def aggregate(self) -> AggregateReady:
         """The average of what arrived, or the own model where nothing can be used."""

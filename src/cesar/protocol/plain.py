@@ -147,7 +147,7 @@ class PlainRound:
 
     def _read(self, share: PlainShare) -> IndexSet:
         sparsifier = self._method.sparsifier or FullSharing()
-        indices = read_set(sparsifier, share.indices, self._size, self._size)
+        indices = read_set(sparsifier, share.indices, self._size)
         return self._coordinated(self._hood.node) if indices is None else indices
 
     def _add_in_order(self) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cesar import bits, ring
+from cesar.crypto.keys import digest_positions
 from cesar.types import BitWords, Counts, NodeId, RingWords, Vector
 
 
@@ -40,19 +41,25 @@ class Receiver:
     ) -> None:
         self._size, self._degree, self._sets, self._s = len(out), degree, sets, masking_requirement
         self._enough: dict[frozenset[NodeId], BitWords] = {}
+        self._digests: dict[frozenset[NodeId], bytes] = {}
         self._out, self._total = out, out.view(np.uint32)
         self._counts: Counts = np.empty(0, dtype=np.uint8)
         self.arrived: dict[NodeId, Arrived] = {}
 
-    def expected_positions(self, sender: NodeId, partners: Collection[NodeId]) -> BitWords | None:
-        """I_{i→r} of a share that carries these partners' masks; None if a set that it needs is missing."""
+    def expected_positions(self, sender: NodeId, partners: Collection[NodeId]) -> BitWords:
+        """I_{i→r} of a share that carries these partners' masks."""
         group = frozenset((sender, *partners))
-        if not group <= self._sets.keys():
-            return None
         if group not in self._enough:
             sets = [self._sets[node] for node in sorted(group)]
             self._enough[group] = bits.at_least(sets, self._s + 1, bits.words_for(self._size))
         return self._enough[group] & self._sets[sender]
+
+    def common_digest(self, i: NodeId, j: NodeId) -> bytes:
+        """Digest of the positions that two members both selected, as their announcements say."""
+        pair = frozenset((i, j))
+        if pair not in self._digests:
+            self._digests[pair] = digest_positions(self._sets[i] & self._sets[j])
+        return self._digests[pair]
 
     def add(self, sender: NodeId, checks: Mapping[NodeId, bytes], kept: BitWords, words: RingWords) -> None:
         """Add a share's words, which lie at the kept positions."""

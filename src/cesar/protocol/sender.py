@@ -10,14 +10,13 @@ a fraction α² of the words instead of all of them (docs/design/001-compact-key
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from cesar import bits, ring
-from cesar.crypto.keys import MaskKey
+from cesar.crypto.keys import MaskKey, digest_positions
 from cesar.crypto.keystream import Keystream
 from cesar.types import BitWords, ByteArray, NodeId, RingWords, Vector
 
@@ -46,8 +45,7 @@ class Partner:
         common = own & theirs
         counts = np.empty(-(-len(own) // BLOCK_WORDS), dtype=np.int64)
         bits.count_blocks(common, BLOCK_WORDS, counts)
-        digest = hashlib.sha256(common.astype("<u8", copy=False).data).digest()
-        return cls(seed, common, tuple(counts.tolist()), digest)
+        return cls(seed, common, tuple(counts.tolist()), digest_positions(common))
 
 
 def kept_positions(own: BitWords, partners: list[BitWords], masking_requirement: int) -> BitWords:

@@ -84,10 +84,18 @@ class Ensemble:
         size: d.
         seed: of keys, subsampling and crashes.
         workers: threads; by default one per core. The result does not depend on it.
+        first_round: go on with this round; a round's result depends on its number and the seed alone.
     """
 
     def __init__(
-        self, graph: nx.Graph, method: Method, size: int, *, seed: int = 0, workers: int | None = None
+        self,
+        graph: nx.Graph,
+        method: Method,
+        size: int,
+        *,
+        seed: int = 0,
+        workers: int | None = None,
+        first_round: int = 0,
     ) -> None:
         self._method, self._size, self._seeds = method, size, SeedTree(seed)
         self._pool = ThreadPoolExecutor(workers or os.cpu_count())
@@ -95,10 +103,17 @@ class Ensemble:
         self.use_graph(graph)
         keys = _Keys(self._seeds, len(graph), self._session)
         self._nodes = [
-            Node(i, method, size, session=self._session, secrets=partial(keys.secret, i))
+            Node(
+                i,
+                method,
+                size,
+                session=self._session,
+                secrets=partial(keys.secret, i),
+                first_round=first_round,
+            )
             for i in map(NodeId, range(len(graph)))
         ]
-        self._next_round = 0
+        self._next_round = first_round
 
     def use_graph(self, graph: nx.Graph) -> None:
         """Average along these edges from now on.
@@ -117,6 +132,7 @@ class Ensemble:
         *,
         reference: NDArray[np.float32] | None = None,
         crashes: Mapping[int, CrashPoint] | None = None,
+        out: NDArray[np.float32] | None = None,
         watch: Callable[[NodeId, NodeId, Frame], None] | None = None,
     ) -> RoundResult:
         """Average once. The vectors must not change meanwhile; they are not changed.
@@ -124,13 +140,14 @@ class Ensemble:
         Args:
             reference: the models before local training.
             crashes: node → when it vanishes.
+            out: (n, d) memory for the new models; without it a new array is made.
             watch: is shown (sender, recipient, frame) for every frame that arrives.
 
         Raises:
             DataError: a model holds NaN or infinity; nothing was sent by anybody.
         """
         crashes, round_ = crashes or {}, RoundNo(self._next_round)
-        result = np.empty_like(vectors)
+        result = np.empty_like(vectors) if out is None else out
 
         def begin(node: Node) -> None:
             try:
