@@ -8,7 +8,7 @@ from typing import Literal, get_args
 from cesar.errors import ConfigError
 from cesar.indices import Code
 from cesar.ring import RING_BITS
-from cesar.sparsify import AnySparsifier, FullSharing
+from cesar.sparsify import AnySparsifier, CoordinatedSubsampling, FullSharing
 
 Coordination = Literal["relay", "direct"]
 Dropout = Literal["parameter", "abort"]
@@ -18,8 +18,13 @@ SET_CODES = (Code.BITMAP, Code.PATTERNS, Code.RICE, Code.ELIAS_GAMMA, Code.ENTRO
 """Codes that can write any set."""
 
 
+def _check_sparsifier(value: object) -> None:
+    if not isinstance(value, CoordinatedSubsampling) and not hasattr(value, "select"):
+        raise ConfigError(f"{value!r} is not a sparsifier; use TopK(α), RandomSubsampling(α) or another one")
+
+
 def _check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
-    if value not in choices:
+    if value not in choices or isinstance(value, float):
         raise ConfigError(f"{name} is {value!r}, but it must be one of {', '.join(map(repr, choices))}")
 
 
@@ -48,9 +53,10 @@ class Cesar:
     decimals: int | None = None
 
     def __post_init__(self) -> None:
-        if self.masking_requirement < 1:
+        _check_sparsifier(self.sparsifier)
+        if not isinstance(self.masking_requirement, int) or self.masking_requirement < 1:
             raise ConfigError(
-                f"masking_requirement is {self.masking_requirement}, but it must be at least 1: "
+                f"masking_requirement is {self.masking_requirement}, but it must be an integer of at least 1: "
                 "a parameter without a mask would be sent in the clear"
             )
         _check_choice("ring_bits", self.ring_bits, RING_BITS)
@@ -118,6 +124,8 @@ class DPSGD:
     index_code: Code | None = None
 
     def __post_init__(self) -> None:
+        if self.sparsifier is not None:
+            _check_sparsifier(self.sparsifier)
         _check_choice("index_code", self.index_code, (None, *SET_CODES))
 
     @classmethod

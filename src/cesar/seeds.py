@@ -22,10 +22,11 @@ class SeedTree:
     """
 
     def __init__(self, seed: int) -> None:
-        self.seed = seed
+        self.seed = int(seed)
 
     def _hash(self, path: tuple[str | int, ...]) -> hashlib.shake_256:  # type: ignore[valid-type]
-        label = repr((self.seed, *path)).encode()
+        plain = tuple(name if isinstance(name, str) else int(name) for name in path)
+        label = repr((self.seed, *plain)).encode()
         return hashlib.shake_256(b"cesar seeds" + label)
 
     def bytes(self, count: int, *path: str | int) -> bytes:

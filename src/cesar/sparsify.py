@@ -10,7 +10,7 @@ import numpy as np
 
 from cesar import bits
 from cesar.crypto.keys import SEED_BYTES, Attempt, hkdf_expand_block
-from cesar.errors import ConfigError, EncodingError
+from cesar.errors import ConfigError, DataError, EncodingError
 from cesar.indices import Code, IndexSet, decode, encode
 from cesar.types import Buffer, Entropy, NodeId, Vector
 
@@ -51,7 +51,10 @@ class TopK:
         return max(1, round(self.alpha * size))
 
     def select(self, vector: Vector, reference: Vector | None, entropy: Entropy) -> IndexSet:
-        change = np.abs(vector if reference is None else vector - reference)
+        with np.errstate(over="ignore"):
+            change = np.abs(vector if reference is None else vector - reference)
+        if reference is not None and not np.isfinite(reference).all():
+            raise DataError("the reference holds NaN or infinity; pass the model as it was before training")
         wanted = self.count(len(vector))
         words = np.empty(bits.words_for(len(vector)), dtype=np.uint64)
         bits.largest(change.view(np.int32), wanted, words)  # non-negative floats sort as integers

@@ -131,8 +131,12 @@ def choose(indices: IndexSet) -> Code:
         return Code.SEED
     if indices.count == indices.size:
         return Code.FULL
-    _, classes, entropy = survey(indices)
+    members, classes, entropy = survey(indices)
+    width = 64 * BLOCK_WORDS
+    runs = float((members * (1 - members / width)).sum())  # expected of independent positions
     smallest = entropy / 8 + len(classes)  # what the entropy code needs, to within a few bytes
+    if _runs(indices.words) < 0.8 * runs:  # members cluster within blocks: a gap code may do better
+        smallest = min(smallest, gap_bytes(indices, rice_parameter(indices)), gap_bytes(indices, None))
     limit = (1 + SLACK) * smallest + 16  # and a few bytes are no reason for a slow code
     if (indices.size + 7) // 8 <= limit:
         return Code.BITMAP
@@ -140,6 +144,8 @@ def choose(indices: IndexSet) -> Code:
         return Code.PATTERNS
     if gap_bytes(indices, rice_parameter(indices)) <= limit:
         return Code.RICE
+    if gap_bytes(indices, None) <= limit:
+        return Code.ELIAS_GAMMA
     return Code.ENTROPY
 
 
@@ -173,6 +179,15 @@ def _body(indices: IndexSet, code: Code) -> bytes:
 
 def _blocks(size: int) -> int:
     return -(-bits.words_for(size) // BLOCK_WORDS)
+
+
+@jit
+def _runs(words: BitWords) -> int:
+    """Runs of members, but for those that start at the beginning of a word after a member."""
+    total = ZERO
+    for word in words:
+        total += popcount(word & ~(word << ONE))
+    return int(total)
 
 
 def survey(indices: IndexSet) -> tuple[NDArray[np.int64], ByteArray, float]:
@@ -538,5 +553,8 @@ def _decode_entropy(body: ByteArray, size: int) -> BitWords:
     for level in _coded_levels(levels):
         places = _bytes_of_level(levels, level, len(data))
         data[places] = coder.decode(_pattern_model(level), len(places))
-    _expect(coder.is_empty(), "the entropy code has something behind its end")
-    return bits.from_bytes(data, size)
+    words = bits.from_bytes(data, size)
+    # An exhausted coder goes on with empty patterns, so the end alone does not show that words are missing.
+    canonical = _encode_entropy(IndexSet.of_words(words, size))
+    _expect(canonical == body.tobytes(), "the entropy code is truncated or has something behind its end")
+    return words

@@ -17,7 +17,7 @@ from cesar import bits
 from cesar.crypto.keys import SESSION_BYTES, Attempt, KeyPair, PairSecret
 from cesar.errors import ConfigError, DataError
 from cesar.indices import IndexSet
-from cesar.methods import Cesar, Method, SecureAggregation
+from cesar.methods import DPSGD, Cesar, Method, SecureAggregation
 from cesar.node import Node, sparsifier_of
 from cesar.protocol import Deadlines
 from cesar.seeds import SeedTree
@@ -97,7 +97,10 @@ class Ensemble:
         workers: int | None = None,
         first_round: int = 0,
     ) -> None:
+        if not isinstance(method, Cesar | SecureAggregation | DPSGD):
+            raise ConfigError(f"{method!r} is not a method; use Cesar(…), SecureAggregation() or DPSGD(…)")
         self._method, self._size, self._seeds = method, size, SeedTree(seed)
+        self._count = len(graph)
         self._pool = ThreadPoolExecutor(workers or os.cpu_count())
         self._session = self._seeds.bytes(SESSION_BYTES, "session")
         self.use_graph(graph)
@@ -121,7 +124,7 @@ class Ensemble:
         Raises:
             ConfigError, PrivacyError: nothing sensible can be averaged on it.
         """
-        check_graph(graph, len(graph))
+        check_graph(graph, self._count)
         if isinstance(self._method, Cesar | SecureAggregation):
             check_degrees(graph, getattr(self._method, "masking_requirement", 1))
         self._hoods = neighbourhoods(graph)
@@ -147,6 +150,10 @@ class Ensemble:
             DataError: a model holds NaN or infinity; nothing was sent by anybody.
         """
         crashes, round_ = crashes or {}, RoundNo(self._next_round)
+        self._check_models("vectors", vectors)
+        if reference is not None:
+            self._check_models("reference", reference)
+        self._check_crashes(crashes)
         result = np.empty_like(vectors) if out is None else out
 
         def begin(node: Node) -> None:
@@ -180,6 +187,21 @@ class Ensemble:
         for i in crashes:
             result[i] = vectors[i]
         return self._result(result, round_)
+
+    def _check_models(self, name: str, models: NDArray[np.float32]) -> None:
+        if models.shape != (self._count, self._size) or models.dtype != np.float32:
+            raise DataError(
+                f"{name} are {models.shape} of {models.dtype}, but this network averages "
+                f"{(self._count, self._size)} of float32"
+            )
+
+    def _check_crashes(self, crashes: Mapping[int, CrashPoint]) -> None:
+        for node, point in crashes.items():
+            if point not in get_args(CrashPoint):
+                points = ", ".join(get_args(CrashPoint))
+                raise ConfigError(f"unknown crash point {point!r} for node {node}; choose one of {points}")
+            if node not in self._hoods:
+                raise ConfigError(f"node {node} cannot crash: there are nodes 0..{self._count - 1}")
 
     def _result(self, vectors: NDArray[np.float32], round_: RoundNo) -> RoundResult:
         ledgers = [node.ledger for node in self._nodes]
@@ -255,19 +277,15 @@ def aggregate(
     if before is not None and before.shape != models.shape:
         raise DataError(f"reference has shape {before.shape}, but vectors have {models.shape}")
     check_graph(graph, len(models))
-    for node, point in (crashes or {}).items():
-        if point not in get_args(CrashPoint):
-            points = ", ".join(get_args(CrashPoint))
-            raise ConfigError(f"unknown crash point {point!r} for node {node}; choose one of {points}")
-        if node not in graph:
-            raise ConfigError(f"node {node} cannot crash: the graph has nodes 0..{len(models) - 1}")
     ensemble = Ensemble(graph, method, models.shape[1], seed=seed, workers=workers)
     return ensemble.round(models, reference=before, crashes=crashes)
 
 
 def _as_models(name: str, value: ArrayLike) -> NDArray[np.float32]:
     try:
-        models = np.ascontiguousarray(value, dtype=np.float32)
+        given = np.asarray(value)
+        with np.errstate(over="ignore"):  # what does not fit becomes infinite, and is refused as such
+            models = np.ascontiguousarray(given.astype(np.float32, casting="same_kind", copy=False))
     except (TypeError, ValueError) as error:
         raise DataError(f"{name} must be n rows of d numbers each, all of one length: {error}") from None
     if models.ndim != 2 or 0 in models.shape:
