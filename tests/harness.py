@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import ClassVar
 
 import networkx as nx
 import numpy as np
-import oracle
 from numpy.typing import NDArray
 
 import cesar
+import oracle
 from cesar.crypto.keys import Attempt, PairSecret
-from cesar.errors import RemoteProtocolError
 from cesar.indices import IndexSet
 from cesar.node import Node, sparsifier_of
 from cesar.protocol import AggregateReady, Deadlines, FrameRejected
@@ -26,7 +25,7 @@ from cesar.topology import neighbourhoods
 from cesar.wire import Frame, Kind
 
 DEADLINES = Deadlines(announce=1.0, relay=2.0, share=3.0)
-SESSIONS = [hashlib.sha256(bytes([k])).digest()[:16] for k in range(4)]
+SESSIONS = tuple(hashlib.sha256(bytes([k])).digest()[:16] for k in range(4))
 NAMES = {
     Kind.ANNOUNCE: "announce",
     Kind.RELAY: "relay",
@@ -37,7 +36,7 @@ NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """Selects exactly the positions at which the reference is not zero, so that a test can choose them."""
+    """Selects the positions at which the reference is not zero, so that a test can choose them freely."""
 
     name: ClassVar[str] = "marked"
     alpha: ClassVar[float] = 0.5
@@ -49,7 +48,13 @@ class Marked:
 @cache
 def pair_secret(session: bytes, low: int, high: int) -> PairSecret:
     """Any secret that both have will do here; agreeing on one is tested elsewhere and costs more."""
-    return PairSecret(hashlib.sha512(session + bytes([low, high])).digest())
+    return PairSecret(
+        hashlib.sha512(session + bytes([low % 256, high % 256, low // 256, high // 256])).digest()
+    )
+
+
+def secret_of(session: bytes, i: int, j: int) -> PairSecret:
+    return pair_secret(session, min(i, j), max(i, j))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +63,8 @@ class Case:
 
     graph: nx.Graph
     method: cesar.Method
-    vectors: NDArray[np.float32]
-    reference: NDArray[np.float32] | None = None
+    vectors: NDArray[np.float32] = field(repr=False)
+    reference: NDArray[np.float32] | None = field(default=None, repr=False)
     session: bytes = SESSIONS[0]
     round_: int = 0
     seed: int = 0
@@ -73,17 +78,23 @@ class Case:
         return nodes
 
     def node(self, i: int) -> Node:
-        secrets = partial(_secret_of, self.session, i)
-        return Node(i, self.method, self.vectors.shape[1], session=self.session, secrets=secrets)
+        secrets = partial(secret_of, self.session, i)
+        return Node(
+            i,
+            self.method,
+            self.vectors.shape[1],
+            session=self.session,
+            secrets=secrets,
+            first_round=self.round_,
+        )
 
-    def begin(self, node: Node, attempt: int = 0, vector: NDArray | None = None) -> None:
-        i = node.id
+    def begin(self, node: Node, attempt: int = 0) -> None:
         node.begin_round(
             self.round_,
-            neighbourhoods(self.graph)[i],
-            self.vectors[i] if vector is None else vector,
-            reference=None if self.reference is None else self.reference[i],
-            entropy=SeedTree(self.seed).entropy("node", i, attempt),
+            neighbourhoods(self.graph)[node.id],
+            self.vectors[node.id],
+            reference=None if self.reference is None else self.reference[node.id],
+            entropy=SeedTree(self.seed).entropy("node", node.id, attempt),
             deadlines=DEADLINES,
         )
 
@@ -97,21 +108,24 @@ class Case:
             chosen = node.selected
             if chosen is None:
                 attempt = Attempt(session=self.session, round_=self.round_)
-                chosen = self.method.sparsifier.select_for(i, attempt, self.vectors.shape[1])
+                chosen = sparsifier_of(self.method).select_for(i, attempt, self.vectors.shape[1])
             flags[i, chosen.positions()] = True
         return flags
 
     def expected(self, selected: NDArray[np.bool_], lost: oracle.Frames | None = None) -> oracle.Outcome:
-        """What the oracle says."""
+        """What the oracle says, with other losses if given."""
         lost = self.lost if lost is None else lost
-        coordinated = isinstance(sparsifier_of(self.method), cesar.CoordinatedSubsampling)
-        if isinstance(self.method, cesar.DPSGD):
+        method, coordinated = (
+            self.method,
+            isinstance(sparsifier_of(self.method), cesar.CoordinatedSubsampling),
+        )
+        if isinstance(method, cesar.DPSGD):
             return oracle.plain_round(self.vectors, self.graph, selected, coordinated=coordinated, lost=lost)
         rules = oracle.Rules(
-            s=getattr(self.method, "masking_requirement", 1),
-            coordination=getattr(self.method, "coordination", "relay"),
-            dropout=self.method.dropout,
-            paper=getattr(self.method, "decimals", None) is not None,
+            s=getattr(method, "masking_requirement", 1),
+            coordination=getattr(method, "coordination", "relay"),
+            dropout=method.dropout,
+            paper=getattr(method, "decimals", None) is not None,
             coordinated=coordinated,
             session=self.session,
             round_=self.round_,
@@ -119,28 +133,23 @@ class Case:
         return oracle.masked_round(self.vectors, self.graph, selected, rules, lost)
 
 
-def _secret_of(session: bytes, i: int, j: int) -> PairSecret:
-    return pair_secret(session, min(i, j), max(i, j))
-
-
 def tolerance(method: cesar.Method, graph: nx.Graph, vectors: NDArray[np.float32]) -> NDArray[np.float64]:
     """(n, 1): how far the new model of each node may be from exact arithmetic.
 
-    The grid of r's sum has the step 2^-(b-1-h-E): b bits with a sign, h = ⌈log2 δ⌉ + 1 bits of headroom, and
-    2^E ≥ every value among r's neighbours. A contributor is rounded by at most half a step to nearest
-    (b = 32) and by less than a step stochastically; δ of them are divided by at least as many plus one.
-    The result is a float32, so half a unit in the last place of the largest value comes on top; D-PSGD
-    rounds after each of δ additions.
+    The grid of r's sum has the step 2^-(b-1-h-E): b bits with a sign, h = ⌈log2 δ⌉ + 1 bits of headroom,
+    and 2^E ≥ every value among r's neighbours. A contributor is rounded by at most half a step to nearest
+    (b = 32) and by less than a step stochastically, and k of them are divided by k + 1. The result is a
+    float32: half a unit in its last place comes on top. D-PSGD has no grid and rounds δ times instead.
     """
     bounds = []
     for r in sorted(graph):
         degree = graph.degree[r]
-        largest = float(np.abs(vectors[[r, *graph[r]]]).max())
-        float_error = largest * 2.0**-24 + 2.0**-149
+        float_error = float(np.abs(vectors[[r, *graph[r]]]).max()) * 2.0**-24 + 2.0**-149
         if isinstance(method, cesar.DPSGD):
             bounds.append(2 * degree * float_error)
             continue
-        exponent = max(math.ceil(math.log2(largest)) if largest else -90, -90)
+        largest = float(np.abs(vectors[list(graph[r])]).max())
+        exponent = max(math.ceil(math.log2(largest)), -90) if largest else -90
         step = 2.0 ** -(method.ring_bits - 1 - (math.ceil(math.log2(degree)) + 1) - exponent)
         if getattr(method, "decimals", None) is not None:
             step = 10.0**-method.decimals
@@ -152,52 +161,70 @@ def tolerance(method: cesar.Method, graph: nx.Graph, vectors: NDArray[np.float32
 # ── carrying frames ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def carry(case: Case, nodes: Mapping[int, Node], order: np.random.Generator | None) -> list[AggregateReady]:
+def carry(
+    case: Case, nodes: Mapping[int, Node], order: np.random.Generator | None = None
+) -> list[AggregateReady]:
     """Through the in-memory network: at once, or in an order drawn from the generator."""
-    network = Network(nodes, arrives=case.arrives, shuffle=order)
-    return list(network.run().values())
+    outcomes = Network(nodes, arrives=case.arrives, shuffle=order).run()
+    return [outcomes[i] for i in sorted(nodes)]
 
 
-def carry_skewed(
-    case: Case, nodes: Mapping[int, Node], rng: np.random.Generator
-) -> tuple[list[AggregateReady], oracle.Frames]:
-    """With clocks that disagree: deadlines pass at any node at any moment, while frames are in flight.
+class SkewedClocks:
+    """Carries frames while clocks disagree: a deadline passes at any node at any moment, frames in flight
+    come after it, and now and then one comes twice.
 
-    Returns also which frames had no effect, because they were lost or came after the phase they belong to.
+    `useless` ends up with the frames that had no effect, lost or late; that is all the oracle must know.
     """
-    flying: list[tuple[int, int, Frame]] = []
-    useless = set(case.lost)
-    patience = rng.choice([0.0, 0.02, 0.1, 0.5])  # how often a clock runs ahead of the network
-    while True:
-        for i, node in nodes.items():
+
+    def __init__(self, case: Case, nodes: dict[int, Node], rng: np.random.Generator) -> None:
+        self.case, self.nodes, self.rng = case, nodes, rng
+        self.haste = rng.choice([0.0, 0.02, 0.1, 0.5])  # how often a clock runs ahead of the network
+        self.flying: list[tuple[int, int, Frame]] = []
+        self.came: set[tuple[str, int, int]] = set()
+        self.useless = set(case.lost)
+
+    def run(self) -> list[AggregateReady]:
+        while self.step():
+            pass
+        return [outcome(node) for node in self.nodes.values()]
+
+    def step(self) -> bool:
+        for i, node in self.nodes.items():
             for out in node.outbound():
-                flying += [(i, to, out.frame) for to in out.recipients if case.arrives(i, to, out.frame)]
-        waiting = [node for node in nodes.values() if node.next_deadline() is not None]
-        if waiting and (not flying or rng.random() < patience):
-            node = waiting[rng.integers(len(waiting))]
+                self.flying += [
+                    (i, to, out.frame) for to in out.recipients if self.case.arrives(i, to, out.frame)
+                ]
+        waiting = [node for node in self.nodes.values() if node.next_deadline() is not None]
+        if waiting and (not self.flying or self.rng.random() < self.haste):
+            node = waiting[self.rng.integers(len(waiting))]
             node.tick(node.next_deadline())
-        elif flying:
-            k = rng.integers(len(flying))
-            flying[k], flying[-1] = flying[-1], flying[k]
-            sender, recipient, frame = flying.pop()
-            if is_late(nodes[recipient], frame):
-                useless.add((NAMES[frame.kind], sender, recipient))
-            deliver(nodes[recipient], sender, frame)
-        else:
-            return [outcome(node) for node in nodes.values()], frozenset(useless)
+        elif self.flying:
+            self.deliver(int(self.rng.integers(len(self.flying))))
+        return bool(waiting or self.flying)
+
+    def deliver(self, k: int) -> None:
+        sender, recipient, frame = self.flying[k]
+        if self.rng.random() < 0.95:
+            self.flying[k] = self.flying[-1]
+            self.flying.pop()
+        node, name = self.nodes[recipient], (NAMES[frame.kind], sender, recipient)
+        if name not in self.came and is_late(node, frame):
+            self.useless.add(name)
+        self.came.add(name)
+        refused(node, sender, frame.payload)
 
 
 def is_late(node: Node, frame: Frame) -> bool:
     """Whether the phase that a frame belongs to is over; the next deadline tells which phase it is."""
     now = node.next_deadline() or math.inf
-    last = {"announce": DEADLINES.announce, "relay": DEADLINES.relay, "share": DEADLINES.share}
-    return now > last[NAMES[frame.kind]]
+    return now > getattr(DEADLINES, NAMES[frame.kind])
 
 
-def deliver(node: Node, sender: int, frame: Frame) -> RemoteProtocolError | None:
+def refused(node: Node, sender: int, payload: bytes) -> cesar.RemoteProtocolError | None:
+    """Hand a frame over; the refusal, if it is one."""
     try:
-        node.receive(sender, frame.payload)
-    except RemoteProtocolError as error:
+        node.receive(sender, payload)
+    except cesar.RemoteProtocolError as error:
         return error
     return None
 
@@ -213,13 +240,10 @@ def outcome(node: Node) -> AggregateReady:
 
 
 def random_graph(rng: np.random.Generator, lowest: int = 4, highest: int = 9) -> nx.Graph:
-    """Connected: regular, or a random tree with any number of further edges."""
+    """Connected: a ring with chords to fixed distances, or a random tree with any number of further edges."""
     n = int(rng.integers(lowest, highest + 1))
     if rng.random() < 0.3:
-        degree = int(rng.integers(2, n))
-        graph = nx.circulant_graph(n, range(1, degree // 2 + 1))
-        if degree % 2:
-            graph.add_edges_from((i, (i + n // 2) % n) for i in range(n))
+        graph = nx.circulant_graph(n, range(1, int(rng.integers(1, n // 2 + 1)) + 1))
         return nx.relabel_nodes(graph, dict(enumerate(rng.permutation(n).tolist())))
     graph = nx.Graph((int(rng.integers(i)), i) for i in range(1, n))
     density = rng.random()
@@ -230,25 +254,20 @@ def random_graph(rng: np.random.Generator, lowest: int = 4, highest: int = 9) ->
 def random_vectors(rng: np.random.Generator, n: int, d: int) -> NDArray[np.float32]:
     """Models whose scales differ, sometimes wildly; some are zero."""
     spread = rng.choice([0, 1, 8])
-    scales = 2.0 ** rng.integers(-spread, spread + 1, size=(n, 1))
-    scales *= rng.random((n, 1)) > 0.05
-    return (rng.choice([1.0, 1e-25, 1e25], p=[0.8, 0.1, 0.1]) * scales * rng.normal(size=(n, d))).astype(
-        np.float32
-    )
+    scales = 2.0 ** rng.integers(-spread, spread + 1, size=(n, 1)) * (rng.random((n, 1)) > 0.05)
+    unit = rng.choice([1.0, 1e-25, 1e25], p=[0.8, 0.1, 0.1])
+    return (unit * scales * rng.normal(size=(n, d))).astype(np.float32)
+
+
+def random_sparsifier(rng: np.random.Generator) -> object:
+    kinds = (Marked, cesar.TopK, cesar.RandomSubsampling, cesar.CoordinatedSubsampling)
+    kind = kinds[rng.choice(4, p=[0.55, 0.15, 0.15, 0.15])]
+    return kind() if kind is Marked else kind(float(rng.uniform(0.1, 1)))
 
 
 def random_method(rng: np.random.Generator) -> cesar.Method:
-    sparsifier = rng.choice(
-        [
-            Marked(),
-            cesar.TopK(float(rng.uniform(0.1, 1))),
-            cesar.RandomSubsampling(float(rng.uniform(0.05, 1))),
-            cesar.CoordinatedSubsampling(float(rng.uniform(0.1, 1))),
-        ],
-        p=[0.55, 0.15, 0.15, 0.15],
-    )
+    sparsifier, s = random_sparsifier(rng), int(rng.choice([1, 2, 3, 4], p=[0.4, 0.3, 0.2, 0.1]))
     dropout = str(rng.choice(["parameter", "abort"], p=[0.8, 0.2]))
-    s = int(rng.choice([1, 2, 3, 4], p=[0.4, 0.3, 0.2, 0.1]))
     match rng.choice(["relay", "direct", "paper", "secure", "plain"], p=[0.45, 0.2, 0.2, 0.08, 0.07]):
         case "paper":
             return cesar.Cesar.paper(sparsifier=sparsifier, masking_requirement=s, dropout=dropout)
@@ -266,33 +285,29 @@ def random_method(rng: np.random.Generator) -> cesar.Method:
             )
 
 
-def random_losses(rng: np.random.Generator, nodes: Iterable[int]) -> oracle.Frames:
+def random_losses(rng: np.random.Generator, graph: nx.Graph) -> oracle.Frames:
     """Each kind of frame has its own chance to get lost, and some nodes fall silent."""
-    nodes = list(nodes)
     lost = set()
     for kind in oracle.KINDS:
-        chance = rng.choice([0.0, 0.02, 0.1, 0.3, 0.6], p=[0.3, 0.3, 0.2, 0.15, 0.05])
-        gone = rng.random((len(nodes), len(nodes))) < chance
+        chance = rng.choice([0.0, 0.02, 0.1, 0.3, 0.6], p=[0.4, 0.3, 0.15, 0.1, 0.05])
+        gone = rng.random((len(graph), len(graph))) < chance
         lost |= {(kind, int(i), int(j)) for i, j in np.argwhere(gone)}
-    silent = {i: str(rng.choice(oracle.STAGES)) for i in nodes if rng.random() < 0.1}
-    halves = {i: {j for j in nodes if rng.random() < 0.5} for i in nodes}
-    return frozenset(lost) | oracle.crash_losses(nodes, silent, halves)
+    points = rng.choice(oracle.POINTS, size=len(graph))
+    silent = {i: str(points[i]) for i in graph if rng.random() < 0.05}
+    halves = {i: {j for j in graph if rng.random() < 0.5} for i in graph}
+    return frozenset(lost) | oracle.crash_losses(graph, silent, halves)
 
 
 def random_case(rng: np.random.Generator) -> Case:
     graph, method = random_graph(rng), random_method(rng)
     n, d = len(graph), int(rng.integers(8, 131))
-    vectors = random_vectors(rng, n, d)
-    if isinstance(method, cesar.Cesar) and method.decimals is not None:
-        vectors = rng.uniform(-100, 100, size=(n, d)).astype(np.float32)
-    marks = rng.random((n, d)) < rng.choice(
-        [0.0, 0.3, 0.6, 0.95, 1.0], size=(n, 1), p=[0.05, 0.3, 0.4, 0.2, 0.05]
-    )
+    densities = rng.choice([0.0, 0.3, 0.6, 0.95, 1.0], size=(n, 1), p=[0.05, 0.3, 0.4, 0.2, 0.05])
+    decimals = getattr(method, "decimals", None) is not None
     return Case(
         graph=graph,
         method=method,
-        vectors=vectors,
-        reference=marks.astype(np.float32),
+        vectors=np.float32(rng.uniform(-99, 99, size=(n, d))) if decimals else random_vectors(rng, n, d),
+        reference=(rng.random((n, d)) < densities).astype(np.float32),
         session=SESSIONS[rng.integers(len(SESSIONS))],
         round_=int(rng.integers(1 << 31)),
         seed=int(rng.integers(1 << 31)),

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 Frames = frozenset[tuple[str, int, int]]
 KINDS = ("announce", "relay", "share")
-STAGES = ("before_announce", "after_announce", "after_coordination", "during_share")
+POINTS = ("before_announce", "after_announce", "after_coordination", "during_share")
 
 
 @dataclass(frozen=True, kw_only=True)

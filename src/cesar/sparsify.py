@@ -82,6 +82,10 @@ class FullSharing:
     name: ClassVar[str] = "full"
     alpha: ClassVar[float] = 1.0
 
+    def count(self, size: int) -> int:
+        """All of them."""
+        return size
+
     def select(self, vector: Vector, reference: Vector | None, entropy: Entropy) -> IndexSet:
         return IndexSet.full(len(vector))
 
@@ -142,7 +146,8 @@ def read_set(
     if within is not None:
         return decode(data, within)
     indices = decode(data, size)
-    expected = sparsifier.count(size) if isinstance(sparsifier, TopK) else size
-    if indices.count != expected:
-        raise EncodingError(f"a set of {indices.count} positions, but everybody selects {expected} here")
+    if isinstance(sparsifier, TopK | FullSharing) and indices.count != sparsifier.count(size):
+        raise EncodingError(
+            f"a set of {indices.count} positions, but everybody selects {sparsifier.count(size)} here"
+        )
     return indices

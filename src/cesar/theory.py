@@ -22,7 +22,7 @@ def _check(degree: int, masking_requirement: int) -> None:
 def expected_share(alpha: float, degree: int, masking_requirement: int = 1) -> float:
     """β(α, δ, s): the fraction of parameters that reach a receiver of that degree.
 
-    >>> round(expected_share(0.3422, 6, 1), 4)
+    >>> round(expected_share(0.3422, 6, 1), 3)
     0.3
 
     Args:

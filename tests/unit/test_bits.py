@@ -68,13 +68,12 @@ def test_count_and_positions(chosen):
 
 
 @relaxed
-@given(several_flags(st.just(2)), st.integers(1, 5))
-def test_count_common_by_block(pair, block):
-    left, right = map(bitmap, pair)
-    out = np.empty(-(-len(left) // block), dtype=np.int64)
-    bits.count_common(left, right, block, out)
-    common = np.flatnonzero(pair[0] & pair[1]) // (64 * block)
-    assert np.array_equal(out, np.bincount(common, minlength=len(out)))
+@given(flags(), st.integers(1, 5))
+def test_count_by_block(chosen, block):
+    words = bitmap(chosen)
+    out = np.empty(-(-len(words) // block), dtype=np.int64)
+    bits.count_blocks(words, block, out)
+    assert np.array_equal(out, np.bincount(np.flatnonzero(chosen) // (64 * block), minlength=len(out)))
 
 
 @relaxed
@@ -163,6 +162,21 @@ def test_bernoulli_compares_numbers(seed, words, threshold, tied):
     expected, needed = scalar_bernoulli(planes, ties, threshold, words)
     out = np.empty(words, dtype=np.uint64)
     assert bits.bernoulli(planes, ties, threshold, out) == needed
+    assert bits.to_bools(out, 64 * words).tolist() == expected
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 2**32), st.integers(1, 20), thresholds)
+def test_bernoulli_decides_at_the_last_bit(seed, words, threshold):
+    """In every word the first position agrees with the threshold in all bits but the last."""
+    planes, ties = drawn_planes(seed, words, threshold, 1.0)
+    for w in range(words):
+        for k in range(8, 31):
+            forced = np.uint64(threshold >> (31 - k) & 1)
+            ties[24 * w + k - 8] = ties[24 * w + k - 8] & ~bits.ONE | forced
+    expected, needed = scalar_bernoulli(planes, ties, threshold, words)
+    out = np.empty(words, dtype=np.uint64)
+    assert bits.bernoulli(planes, ties, threshold, out) == needed == 24 * words
     assert bits.to_bools(out, 64 * words).tolist() == expected
 
 

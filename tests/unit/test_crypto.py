@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, permutations
 
 import numpy as np
 import pytest
@@ -73,7 +73,8 @@ class Label:
     seed_low: bytes
     seed_high: bytes
     receiver: int
-    common: int
+    terms: bytes
+    common: bytes
 
     def key(self, *, swapped=False):
         order = -1 if swapped else 1
@@ -83,6 +84,7 @@ class Label:
             nodes=(self.low, self.high)[::order],
             seeds=(self.seed_low, self.seed_high)[::order],
             receiver=self.receiver,
+            terms=self.terms,
             common=self.common,
         )
 
@@ -96,7 +98,8 @@ fields = {
     "seed_low": sixteen,
     "seed_high": sixteen,
     "receiver": u32,
-    "common": st.integers(0, 2**40),
+    "terms": st.binary(min_size=2, max_size=9),
+    "common": st.binary(min_size=32, max_size=32),
 }
 labels = st.builds(Label, **fields)
 
@@ -125,23 +128,24 @@ def test_swapping_the_seeds_alone_changes_the_key(label):
     assert (label.key().key == other.key().key) == (label.seed_low == label.seed_high)
 
 
-def test_checks_differ_with_what_the_two_believe():
+@pytest.mark.parametrize("field", ["terms", "common"])
+def test_checks_differ_with_what_the_two_were_told(field):
     """The receiver compares checks to see that both made the same mask."""
-    label = Label(bytes(64), SESSION, 3, 1, 2, bytes(16), bytes(15) + b"1", 0, 100)
-    checks = {replace(label, common=common).key().check for common in range(100)}
-    assert len(checks) == 100
+    label = Label(bytes(64), SESSION, 3, 1, 2, bytes(16), bytes(15) + b"1", 0, bytes(2), bytes(32))
+    told = (getattr(label, field)[:-1] + bytes([k]) for k in range(100))
+    assert len({replace(label, **{field: value}).key().check for value in told}) == 100
 
 
 def test_secrets_do_not_show():
     own = key_pair("shown")
     secret = own.agree(key_pair("peer").public, SESSION)
-    key = Label(secret.key, SESSION, 0, 1, 2, bytes(16), bytes(16), 3, 4).key()
+    key = Label(secret.key, SESSION, 0, 1, 2, bytes(16), bytes(16), 3, b"t", b"c").key()
     private = own._private.private_bytes_raw()
     for shown in (
         own,
         secret,
         key,
-        Masker(key, Partner(b"partner's seed", bits.ones(5), (5,)), negate=False),
+        Masker(key, Partner.of(b"partner's seed", bits.ones(5), bits.ones(5)), negate=False),
     ):
         for text in (repr(shown), str(shown), f"{shown}"):
             for hidden in (private, secret.key, key.key, b"partner's seed"):
@@ -213,36 +217,39 @@ def test_the_ends_of_alpha(alpha, count):
 # ── masks cancel ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def group_keys(members, receiver, commons):
+def group_keys(partners, receiver):
     """The keys of all pairs in a receiver's group, derived by each side for itself."""
+    members = {i for i, _ in partners}
     pairs = {i: key_pair(i) for i in members}
     seeds = {i: SEEDS.bytes(16, "seed", i) for i in members}
     attempt = Attempt(session=SESSION, round_=5)
-    keys = {}
-    for i in members:
-        for j in members:
-            if i != j:
-                secret = pairs[i].agree(pairs[j].public, SESSION)
-                keys[i, j] = mask_key(
-                    secret,
-                    attempt,
-                    nodes=(i, j),
-                    seeds=(seeds[i], seeds[j]),
-                    receiver=receiver,
-                    common=commons[i, j],
-                )
-    return keys
+    return {
+        (i, j): mask_key(
+            pairs[i].agree(pairs[j].public, SESSION),
+            attempt,
+            nodes=(i, j),
+            seeds=(seeds[i], seeds[j]),
+            receiver=receiver,
+            terms=b"as all were told",
+            common=partner.digest,
+        )
+        for (i, j), partner in partners.items()
+    }
+
+
+def partners_of(sets):
+    """What each member of a group knows of each other one."""
+    return {(i, j): Partner.of(b"", sets[j], sets[i]) for i, j in permutations(sets, 2)}
 
 
 def masked_words(vector, sets, i, keys, grid, s):
     """One sender's words for a receiver, and where they belong."""
-    own = sets[i]
-    partners = {j: Partner.of(b"", theirs, own) for j, theirs in sets.items() if j != i}
-    kept = kept_positions(own, [partner.words for partner in partners.values()], s)
+    partners = {j: partner for (k, j), partner in partners_of(sets).items() if k == i}
+    kept = kept_positions(sets[i], [partner.words for partner in partners.values()], s)
     maskers = [Masker(keys[i, j], partner, wants_negation(i, j)) for j, partner in partners.items()]
     count = bits.count(kept)
     out = np.empty(ring.packed_size(count, grid.bits), dtype=np.uint8)
-    write_masked(out, vector, own, kept, maskers, grid, dither=0)
+    write_masked(out, vector, sets[i], kept, maskers, grid, dither=0)
     return kept, ring.unpack(out, grid.bits, count)
 
 
@@ -252,8 +259,7 @@ def masked_sum(members, size, density, width, s):
     steps = {i: chance.integers(-9, 10, size) for i in members}  # whole steps, so that rounding plays no part
     flags = {i: chance.random(size) < density for i in members}
     sets = {i: bits.from_bools(flags[i]) for i in members}
-    commons = {(i, j): int((flags[i] & flags[j]).sum()) for i in members for j in members}
-    keys, grid = group_keys(members, 99, commons), ring.Grid(bits=width, scale=1.0)
+    keys, grid = group_keys(partners_of(sets), 99), ring.Grid(bits=width, scale=1.0)
     total, counts = np.zeros(size, dtype=np.uint32), np.zeros(size, dtype=np.uint8)
     for i in members:
         kept, words = masked_words(steps[i].astype(np.float32), sets, i, keys, grid, s)
@@ -291,7 +297,7 @@ def test_masks_cancel_across_blocks():
 def test_a_mask_is_antisymmetric():
     """Two senders with models of zero: one sends the negative of the other, and neither sends zeros."""
     sets = {i: bits.ones(300) for i in (4, 7)}
-    keys = group_keys([4, 7], 1, dict.fromkeys([(4, 7), (7, 4)], 300))
+    keys = group_keys(partners_of(sets), 1)
     grid, zeros = ring.Grid(bits=32, scale=1.0), np.zeros(300, dtype=np.float32)
     (_, low), (_, high) = (masked_words(zeros, sets, i, keys, grid, 1) for i in (4, 7))
     assert np.array_equal(low, -high)

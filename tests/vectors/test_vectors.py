@@ -23,6 +23,8 @@ from cesar.crypto.keys import (
     Attempt,
     KeyPair,
     PairSecret,
+    digest_positions,
+    facts_of,
     hkdf_expand_block,
     hkdf_extract,
     mask_key,
@@ -31,6 +33,8 @@ from cesar.crypto.keystream import Keystream
 from cesar.crypto.subsample import expand_seed
 from cesar.errors import EncodingError
 from cesar.indices import Code, IndexSet, codecs, decode, encode
+from cesar.protocol.masked import Group
+from cesar.protocol.sender import Partner
 from cesar.sparsify import CoordinatedSubsampling
 from cesar.topology import Neighbourhood
 
@@ -230,9 +234,30 @@ def test_mask_key(case, order):
         nodes=tuple(case["nodes"][::order]),
         seeds=tuple(h(seed) for seed in case["seeds"][::order]),
         receiver=case["receiver"],
-        common=case["common"],
+        terms=h(case["terms"]),
+        common=h(case["common"]),
     )
     assert (made.key.hex(), made.check.hex()) == (case["key"], case["check"])
+
+
+@replayed("kdf", "mask")
+def test_terms_of_a_mask(case):
+    assert Group(case["exponent"], tuple(case["group"])).terms(tuple(case["view"])).hex() == case["terms"]
+
+
+@replayed("kdf", "digest")
+def test_digest_of_what_two_have_in_common(case):
+    bitmaps = (np.frombuffer(h(bitmap), dtype=np.uint8) for bitmap in case["bitmaps"])
+    own, theirs = (bits.from_bytes(bitmap, case["size"]) for bitmap in bitmaps)
+    assert digest_positions(own & theirs).hex() == case["digest"]
+    assert Partner.of(b"", theirs, own).digest.hex() == case["digest"]
+    assert Partner.of(b"", own, theirs).digest.hex() == case["digest"]
+
+
+@replayed("kdf", "facts")
+def test_facts_of_a_share(case):
+    partners = {j: (h(seed), h(digest)) for j, seed, digest in case["partners"]}
+    assert facts_of(h(case["seed"]), partners).hex() == case["facts"]
 
 
 @replayed("kdf", "coordinated")
@@ -388,7 +413,7 @@ def test_share(case):
     out, frame = wire.Share.allocate(
         header_of(case),
         case["view"],
-        seed=h(case["seed"]),
+        facts=h(case["facts"]),
         checks={partner: h(check) for partner, check in zip(case["partners"], case["checks"], strict=True)},
         indices=indices,
         parameters=len(words),
@@ -397,7 +422,7 @@ def test_share(case):
     ring.pack(words, case["bits"], out)
     assert bytes(frame.payload).hex() == case["frame"]
     share = wire.Share.decode(body_of(case), case["view"], indices is not None)
-    assert share.seed_prefix == h(case["seed"])[: wire.ATTEMPT_BYTES]
+    assert share.facts.hex() == case["facts"]
     assert list(share.partners) == case["partners"]
     assert [check.hex() for check in share.checks] == case["checks"]
     assert share.indices == indices

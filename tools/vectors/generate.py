@@ -74,6 +74,10 @@ def bitmap_of(members, size):
     return bytes_of_bits("".join("1" if p in chosen else "0" for p in range(size)))
 
 
+def members_bytes(members, view):
+    return bytes_of_bits("".join("1" if node in members else "0" for node in view))
+
+
 # ── AES in counter mode ─────────────────────────────────────────────────────────────────────────────────
 
 
@@ -227,11 +231,11 @@ def pair_secret(private, peer_public, session):
     return key
 
 
-def mask_block(secret, session, round_, ends, receiver, common):
+def mask_block(secret, session, round_, ends, receiver, terms, common):
     """`ends` are two (id, seed); the lower id comes first in the label."""
     (low, seed_low), (high, seed_high) = sorted(ends)
     label = b"cesar mask" + bytes([VERSION]) + session + u32(round_, low, high, receiver)
-    return expand(secret, label + seed_low + seed_high + common.to_bytes(8, "little"))
+    return expand(secret, label + seed_low + seed_high + common + terms)
 
 
 def pair_vectors():
@@ -256,27 +260,63 @@ def pair_vectors():
 
 def mask_vectors():
     cases = []
-    contexts = [
-        (0, (0, 1), 2, 0),
-        (7, (5, 3), 4, 12),
-        (1, (256, 65535), 70000, 89834),
-        (4294967295, (4294967294, 4294967295), 0, 124439808),
+    contexts = [  # round, pair, receiver, exponent, group, view
+        (0, (0, 1), 2, 0, [0, 1], [0, 1]),
+        (7, (5, 3), 4, -90, [3, 5, 9], [1, 3, 5, 9]),
+        (1, (256, 65535), 70000, 128, [256, 65535], [*range(8), 256, 65535]),
+        (4294967295, (4294967294, 4294967295), 0, 3, [4294967294, 4294967295], [4294967294, 4294967295]),
     ]
-    for k, (round_, nodes, receiver, common) in enumerate(contexts):
+    for k, (round_, nodes, receiver, exponent, group, view) in enumerate(contexts):
         secret, session = draw(f"mask secret {k}", 64), draw(f"mask session {k}", 16)
-        seeds = draw(f"mask seed {k} a", 16), draw(f"mask seed {k} b", 16)
-        block = mask_block(secret, session, round_, list(zip(nodes, seeds, strict=True)), receiver, common)
+        ends = [(node, draw(f"mask seed {k} {node}", 16)) for node in nodes]
+        terms, common = bytes([exponent + 127]) + members_bytes(group, view), draw(f"common {k}", 32)
+        block = mask_block(secret, session, round_, ends, receiver, terms, common)
         cases.append(
             {
                 "secret": secret.hex(),
                 "session": session.hex(),
                 "round": round_,
                 "nodes": nodes,
-                "seeds": [seed.hex() for seed in seeds],
+                "seeds": [seed.hex() for _, seed in ends],
                 "receiver": receiver,
-                "common": common,
+                "exponent": exponent,
+                "group": group,
+                "view": view,
+                "terms": terms.hex(),
+                "common": common.hex(),
                 "key": block[:32].hex(),
                 "check": block[32:36].hex(),
+            }
+        )
+    return cases
+
+
+def digest_vectors():
+    """What two nodes have in common: a hash of the bitmap, padded to whole 64-bit words."""
+    cases = []
+    for size in (1, 8, 64, 65, 300):
+        sets = [
+            {p for p, n in enumerate(numbers(f"{who} {size}", size)) if n % 2} for who in ("own", "theirs")
+        ]
+        common = bitmap_of(sets[0] & sets[1], size)
+        padded = common + bytes(-len(common) % 8)
+        bitmaps = [bitmap_of(members, size).hex() for members in sets]
+        cases.append({"size": size, "bitmaps": bitmaps, "digest": hashlib.sha256(padded).hexdigest()})
+    return cases
+
+
+def facts_vectors():
+    """What a share rests on: a hash of its sender's seed and, by ascending partner, seed and digest."""
+    cases = []
+    for partners in ([], [3], [9, 2, 70000]):
+        seed = draw(f"facts seed {len(partners)}", 16)
+        known = {j: (draw(f"facts seed of {j}", 16), draw(f"facts digest {j}", 32)) for j in partners}
+        told = seed + b"".join(known[j][0] + known[j][1] for j in sorted(partners))
+        cases.append(
+            {
+                "seed": seed.hex(),
+                "partners": [[j, known[j][0].hex(), known[j][1].hex()] for j in partners],
+                "facts": hashlib.sha256(b"cesar facts" + told).digest()[:8].hex(),
             }
         )
     return cases
@@ -323,6 +363,8 @@ def kdf_vectors():
         "expand": expands,
         "pair": pair_vectors(),
         "mask": mask_vectors(),
+        "digest": digest_vectors(),
+        "facts": facts_vectors(),
         "coordinated": coordinated_vectors(),
         "relay": relay_vectors(),
     }
@@ -709,10 +751,6 @@ def header_bytes(kind, round_, sender, session):
     return b"CE" + bytes([VERSION, KINDS[kind]]) + u32(round_, sender) + session
 
 
-def members_bytes(members, view):
-    return bytes_of_bits("".join("1" if node in members else "0" for node in view))
-
-
 def header_vectors():
     cases = []
     for k, kind in enumerate(KINDS):
@@ -769,13 +807,13 @@ def share_vectors():
         ([0, 4, 5, 6, 10, 11, 12, 13, 14], [5, 14], b"\x04" + u32(0), 20),
         ([1, 2], [], None, 16),
     ):
-        seed, words = draw(f"share seed {bits}", 16), numbers(f"share words {bits}", 5, bits)
+        facts, words = draw(f"share facts {bits}", 8), numbers(f"share words {bits}", 5, bits)
         checks = [draw(f"check {partner}", 4) for partner in partners]
         beside = b"" if indices is None else u32(len(indices)) + indices
-        body = seed[:8] + members_bytes(partners, view) + b"".join(checks) + beside + packed(words, bits)
+        body = facts + members_bytes(partners, view) + b"".join(checks) + beside + packed(words, bits)
         fields = {
             "view": view,
-            "seed": seed.hex(),
+            "facts": facts.hex(),
             "partners": partners,
             "checks": [check.hex() for check in checks],
             "indices": None if indices is None else indices.hex(),

@@ -182,6 +182,8 @@ class Ensemble:
         leaves = self._crash_filter(crashes, round_)
         network = Network(up, pool=self._pool, leaves=leaves, arrives=arrives)
         network.run()
+        if network.rejected:
+            raise network.rejected[0]  # these nodes are honest: a refused frame is a fault that must show
         for node in self._nodes:
             node.close()
         for i in crashes:

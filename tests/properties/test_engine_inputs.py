@@ -1,0 +1,493 @@
+"""Whatever bytes come in, at any moment: a node takes them, passes them over, or refuses them with
+`RemoteProtocolError` and is exactly as before. And what it has taken never breaks it later.
+"""
+
+from __future__ import annotations
+
+import struct
+import tracemalloc
+from collections import deque
+from dataclasses import dataclass, is_dataclass
+from enum import Enum
+from functools import cache, cached_property, partial
+from types import BuiltinFunctionType, FunctionType, MethodType
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import cesar
+from cesar.errors import Reason
+from cesar.protocol import FrameRejected
+from cesar.wire import Kind
+from harness import SESSIONS, Case, outcome, refused
+
+ME, ROUND, SIZE = 0, 7, 70
+METHODS = {
+    "relay": cesar.Cesar(sparsifier=cesar.TopK(0.5)),
+    "direct": cesar.Cesar(sparsifier=cesar.TopK(0.5), coordination="direct", ring_bits=20),
+    "random": cesar.Cesar(sparsifier=cesar.RandomSubsampling(0.5), ring_bits=16),
+    "coordinated": cesar.Cesar(sparsifier=cesar.CoordinatedSubsampling(0.5)),
+    "secure": cesar.SecureAggregation(),
+    "paper": cesar.Cesar.paper(sparsifier=cesar.TopK(0.5), dropout="parameter"),
+    "paper-abort": cesar.Cesar.paper(sparsifier=cesar.TopK(0.5)),
+    "plain": cesar.DPSGD(sparsifier=cesar.TopK(0.5)),
+}
+every_method = pytest.mark.parametrize("name", METHODS)
+
+
+# ── the state of a node, down to the last byte ──────────────────────────────────────────────────────────
+
+
+def fingerprint(value, seen=None):
+    """Everything reachable from a value as nested tuples, so that two moments can be compared."""
+    seen = {} if seen is None else seen
+    if value is None or isinstance(value, bool | int | float | str | bytes | Enum):
+        return value
+    if isinstance(value, type | FunctionType | BuiltinFunctionType):
+        return id(value)
+    if id(value) in seen:
+        return ("again", seen[id(value)][0])
+    seen[id(value)] = len(seen), value  # held, so that nothing else gets its id
+    return (type(value).__name__, *[fingerprint(part, seen) for part in parts(value)])
+
+
+def parts(value):
+    match value:
+        case bytearray() | memoryview():
+            return [bytes(value)]
+        case np.ndarray():
+            return [value.dtype.str, value.shape, value.tobytes()]
+        case dict():
+            return [part for item in value.items() for part in item]
+        case list() | tuple() | deque():
+            return value
+        case set() | frozenset():
+            return sorted(value)
+        case partial():
+            return [value.func, value.args, value.keywords]
+        case MethodType():
+            return [value.__func__, value.__self__]
+        case _:
+            return attributes(value)
+
+
+def attributes(value):
+    names = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
+    for name, attribute in vars(type(value)).items():
+        if isinstance(attribute, cached_property):
+            getattr(value, name)  # what an object derives from itself, once, is not a change
+    held = {name: getattr(value, name) for name in names if hasattr(value, name)}
+    held |= getattr(value, "__dict__", {})
+    assert held or is_dataclass(value), f"no way to look into {type(value)}"
+    return [part for item in held.items() for part in item] + list(getattr(value, "args", ()))
+
+
+def test_the_fingerprint_sees_every_kind_of_change():
+    @dataclass(slots=True)
+    class Held:
+        words: object
+
+    def changes(value, change):
+        before = fingerprint([value, partial(print, value)])
+        change(value)
+        return before != fingerprint([value, partial(print, value)])
+
+    assert changes(Held(np.zeros(2)), lambda held: held.words.__setitem__(1, 1))
+    assert changes(Held({1: {2}}), lambda held: held.words[1].add(3))
+    assert changes(Held(deque([[1]])), lambda held: held.words[0].append(2))
+    assert changes(Held(bytearray(2)), lambda held: held.words.__setitem__(0, 1))
+    assert changes(Held(None), lambda held: setattr(held, "words", b""))
+    assert changes(Bench.of("relay").node(2), lambda node: node.tick(1.0))
+    assert not changes(Bench.of("relay").node(2), lambda node: node.tick(0.5))
+
+
+# ── a node at every moment of a round, and every frame that it could get ────────────────────────────────
+
+IDLE, CLOSED = -1, 99
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A round of six nodes; node 0 is looked at. `frames` is what an honest run sends it, in order of kind."""
+
+    case: Case
+    frames: tuple[tuple[int, bytes], ...]
+    result: bytes
+
+    @classmethod
+    @cache
+    def of(cls, name, round_=ROUND):
+        # Node 5 is two steps from node 0, and 1 and 4 are two steps from each other: somebody relays.
+        graph = nx.Graph([(0, 1), (0, 2), (0, 3), (0, 4), (1, 2), (2, 3), (3, 4), (5, 1), (5, 2), (5, 3)])
+        vectors = np.random.default_rng(1).normal(size=(6, SIZE)).astype(np.float32)
+        case = Case(graph=graph, method=METHODS[name], vectors=vectors, round_=round_)
+        nodes, frames = case.nodes(), []
+        while any(list(map(partial(cls._carry, nodes, frames), nodes))):
+            pass
+        frames.sort(key=lambda item: (kind_of(item[1]), item[0]))
+        return cls(case, tuple(frames), outcome(nodes[ME]).vector.tobytes())
+
+    @staticmethod
+    def _carry(nodes, frames, i):
+        busy = False
+        for out in nodes[i].outbound():
+            busy, payload = True, bytes(out.frame.payload)
+            frames += [(i, payload) for to in out.recipients if to == ME]
+            for to in out.recipients:
+                nodes[to].receive(i, payload)
+        return busy
+
+    @property
+    def moments(self):
+        return (IDLE, *range(len(self.frames) + 1), CLOSED)
+
+    def node(self, moment):
+        """Node 0 after so many of its frames, or before the round, or after it was closed."""
+        node = self.case.node(ME)
+        if moment != IDLE:
+            self.case.begin(node)
+            self.feed(node, self.frames[:moment])
+        if moment == CLOSED:
+            node.close()
+        return node
+
+    @staticmethod
+    def feed(node, frames):
+        for sender, payload in frames:
+            node.receive(sender, payload)
+            list(node.outbound())
+
+    def of_kind(self, kind):
+        return [item for item in self.frames if kind_of(item[1]) == kind]
+
+
+def kind_of(payload):
+    return payload[3]
+
+
+@cache
+def donors(name):
+    """Frames of all four kinds, from another network where this one does not have them."""
+    found = {kind: Bench.of(name).of_kind(kind) for kind in Kind}
+    for kind, other in (
+        (Kind.ANNOUNCE, "relay"),
+        (Kind.RELAY, "relay"),
+        (Kind.SHARE, "relay"),
+        (Kind.PLAIN_SHARE, "plain"),
+    ):
+        found[kind] = found[kind] or Bench.of(other).of_kind(kind)
+    return found
+
+
+def offer(node, sender, payload):
+    """Hand a frame over and hold the node to its promise; the refusal, if it is one."""
+    before = fingerprint(node)
+    error = refused(node, sender, payload)
+    if error is not None:
+        assert fingerprint(node) == before, f"changed by a frame it refused: {error}"
+    return error
+
+
+def finish(bench, node):
+    """Whatever the node has taken, honest frames and the clock bring its round to an end."""
+    if node.next_deadline() is None:
+        try:
+            bench.case.begin(node)
+        except cesar.LocalProtocolError:  # the round is over
+            return
+    for sender, payload in bench.frames:
+        list(node.outbound())
+        refused(node, sender, payload)
+    while (deadline := node.next_deadline()) is not None:
+        node.tick(deadline)
+        list(node.outbound())
+    assert outcome(node).vector.shape == (SIZE,)
+
+
+def header(kind, sender, *, magic=b"CE", version=1, round_=ROUND, session=SESSIONS[0]):
+    return struct.pack("<2sBBII16s", magic, version, kind, round_, sender, session)
+
+
+# ── arbitrary bytes ─────────────────────────────────────────────────────────────────────────────────────
+
+bodies = st.binary(max_size=80) | st.integers(0, 6).flatmap(
+    lambda code: st.binary(max_size=60).map(lambda rest: bytes(17) + bytes([code]) + rest)
+)
+
+
+@every_method
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_arbitrary_bytes(name, data):
+    bench = Bench.of(name)
+    node = bench.node(data.draw(st.sampled_from(bench.moments)))
+    for _ in range(data.draw(st.integers(1, 5))):
+        sender = data.draw(st.integers(0, 6))
+        honest = header(
+            data.draw(st.sampled_from(Kind)), sender, round_=ROUND + data.draw(st.integers(-1, 2))
+        )
+        offer(
+            node,
+            sender,
+            data.draw(st.binary(max_size=120) | bodies.map(lambda body, head=honest: head + body)),
+        )
+    finish(bench, node)
+
+
+# ── mutants of honest frames ────────────────────────────────────────────────────────────────────────────
+
+
+def mutate(rng, payload):
+    """One random edit, often in the first bytes behind the header, where the structure is."""
+    frame = bytearray(payload)
+    at = int(rng.choice([rng.integers(4, 28), rng.integers(28, 80), rng.integers(len(frame) + 1)]))
+    few = 1 + int(rng.integers(8))
+    match rng.integers(8):
+        case 0:
+            del frame[at:]
+        case 1:
+            frame += rng.bytes(few)
+        case 2:
+            frame[at : at + 1] = bytes([payload[at] ^ 1 << rng.integers(8)]) if at < len(payload) else b"\0"
+        case 3:
+            frame[at : at + 4] = struct.pack(
+                "<I", rng.choice([0, 1, 255, 1 << 16, (1 << 31) - 1, (1 << 32) - 1])
+            )
+        case 4:
+            del frame[at : at + few]
+        case 5:
+            frame[at:at] = rng.bytes(few)
+        case 6:
+            frame[at : at + 16] = rng.bytes(16)
+        case _:
+            frame[3:4] = bytes([rng.integers(1, 5)])
+    return bytes(frame)
+
+
+@every_method
+def test_mutants_of_every_kind_at_every_moment(name):
+    bench, rng = Bench.of(name), np.random.default_rng(list(METHODS).index(name))
+    taken = 0
+    for moment in bench.moments:
+        node = bench.node(moment)
+        before = fingerprint(node)
+        for frames in donors(name).values():
+            for _ in range(40):
+                sender, payload = frames[rng.integers(len(frames))]
+                for _ in range(1 + rng.integers(2)):
+                    payload = mutate(rng, payload)
+                error = refused(node, sender, payload)
+                if fingerprint(node) != before:
+                    assert error is None, f"changed by a frame it refused: {error}"
+                    finish(bench, node)
+                    node, taken = bench.node(moment), taken + 1
+                    before = fingerprint(node)
+    assert taken > 50
+
+
+@every_method
+def test_every_kind_at_every_moment(name):
+    """Frames as they are: at their moment they are taken, and a second time never change anything."""
+    bench = Bench.of(name)
+    for moment in bench.moments:
+        for frames in donors(name).values():
+            for sender, payload in frames:
+                node = bench.node(moment)
+                known = (sender, payload) in bench.frames[: max(moment, 0)]
+                before = fingerprint(node)
+                offer(node, sender, payload)
+                assert not known or fingerprint(node) == before
+                after = fingerprint(node)
+                offer(node, sender, payload)
+                assert fingerprint(node) == after
+                finish(bench, node)
+
+
+@every_method
+def test_headers_that_do_not_fit(name):
+    bench = Bench.of(name)
+    for moment in bench.moments[1:-1]:
+        node = bench.node(moment)
+        for sender, payload in {kind_of(item[1]): item for item in bench.frames}.values():
+            kind, body = kind_of(payload), payload[28:]
+            wrong = {
+                header(kind, sender, magic=b"XX") + body: Reason.MALFORMED,
+                header(9, sender) + body: Reason.MALFORMED,
+                payload[:27]: Reason.MALFORMED,
+                b"": Reason.MALFORMED,
+                payload + bytes(1 << 20): Reason.MALFORMED,
+                header(kind, sender, version=2) + body: Reason.VERSION,
+                header(kind, sender, session=SESSIONS[1]) + body: Reason.SESSION,
+                header(kind, sender + 1) + body: Reason.SENDER,
+                header(kind, sender, round_=ROUND + 3) + body: Reason.TOO_EARLY,
+            }
+            for frame, reason in wrong.items():
+                assert offer(node, sender, frame).reason is reason
+            assert offer(node, ME, header(kind, ME) + body).reason is Reason.SENDER
+            if moment < len(bench.frames):
+                assert offer(node, 6, header(kind, 6) + body).reason is Reason.STRANGER
+
+
+# ── index sets that are none ────────────────────────────────────────────────────────────────────────────
+
+
+def gamma(*gaps):
+    """Elias gamma as the wire has it: ⌊log2 gap⌋ zeros, a one, the low bits; bytes fill from the low end."""
+    bits = ""
+    for gap in gaps:
+        size = gap.bit_length() - 1
+        bits += "0" * size + "1" + f"{gap:b}"[1:][::-1]
+    number = int(bits[::-1] or "0", 2)
+    return bytes([4]) + struct.pack("<I", len(gaps)) + number.to_bytes(-(-len(bits) // 8), "little")
+
+
+def rice(k, *gaps):
+    bits = "".join(
+        "0" * (gap - 1 >> k) + "1" + f"{(gap - 1) % (1 << k):0{k}b}"[::-1][: k or 0] for gap in gaps
+    )
+    number = int(bits[::-1] or "0", 2)
+    return bytes([3]) + struct.pack("<IB", len(gaps), k) + number.to_bytes(-(-len(bits) // 8), "little")
+
+
+HEAD = [1] * 34  # gaps of the positions 0..33; everybody selects 35 of 70
+GOOD_SETS = {
+    "bitmap": bytes([1]) + b"\xff" * 4 + b"\x03\0\0\0\x20",
+    "gamma to the last position": gamma(*HEAD, 36),
+    "rice to the last position": rice(3, *HEAD, 36),
+}
+BAD_SETS = {
+    "nothing": b"",
+    "unknown code": bytes([7]),
+    "full with a body": bytes([0, 0]),
+    "bitmap too short": GOOD_SETS["bitmap"][:-1],
+    "bitmap too long": GOOD_SETS["bitmap"] + b"\0",
+    "bitmap with a position past the end": GOOD_SETS["bitmap"][:-1] + b"\x40",
+    "gamma past the end": gamma(*HEAD, 37),
+    "gamma far past the end": gamma(*HEAD, 1 << 31),
+    "rice past the end": rice(3, *HEAD, 37),
+    "rice with an impossible parameter": bytes([3]) + struct.pack("<IB", 35, 200) + rice(3, *HEAD, 36)[6:],
+    "fewer gaps than it says": bytes([4]) + struct.pack("<I", 35) + gamma(*HEAD)[5:],
+    "more gaps than it says": bytes([4]) + struct.pack("<I", 35) + gamma(*HEAD, *HEAD)[5:],
+    "gigabytes of gaps": bytes([4]) + b"\xff" * 4 + bytes(8),
+    "gigabytes of rice": bytes([3]) + b"\xff" * 4 + bytes(8),
+    "patterns without classes": bytes([2]),
+    "patterns of no class": bytes([2, 0]) + bytes(9),
+    "entropy cut off": bytes([5, 100, 1, 2, 3]),
+    "a seed where none was agreed": bytes([6]) + bytes(16),
+}  # No code can name a position twice: gaps are at least one.
+
+
+@pytest.mark.parametrize("name", ["relay", "direct", "paper"])
+def test_announced_sets(name):
+    bench = Bench.of(name)
+    sender, payload = bench.of_kind(Kind.ANNOUNCE)[0]
+    for indices in GOOD_SETS.values():
+        node = bench.node(0)
+        assert offer(node, sender, payload[:45] + indices) is None
+        finish(bench, node)
+    node = bench.node(0)
+    for indices in BAD_SETS.values():
+        assert offer(node, sender, payload[:45] + indices).reason is Reason.MALFORMED
+
+
+@pytest.mark.parametrize("name", ["random", "coordinated"])
+def test_sets_that_the_network_does_not_send(name):
+    bench = Bench.of(name)
+    sender, payload = bench.of_kind(Kind.ANNOUNCE)[0]
+    node = bench.node(0)
+    for indices in (*GOOD_SETS.values(), *BAD_SETS.values()):
+        welcome = indices == b"" if name == "coordinated" else indices[:1] == b"\6"
+        error = offer(node, sender, payload[:45] + indices)
+        assert (error is None) == welcome
+        node = bench.node(0)
+
+
+# ── sizes that claim gigabytes ──────────────────────────────────────────────────────────────────────────
+
+
+@every_method
+def test_no_length_field_makes_a_node_reserve_memory(name):
+    """Every four bytes of every frame become a huge number in turn; nothing large is ever allocated."""
+    bench = Bench.of(name)
+    position = {item: k for k, item in enumerate(bench.frames)}
+    tracemalloc.start()
+    try:
+        for sender, payload in bench.frames:
+            node = bench.node(position[sender, payload])
+            for at in range(28, min(len(payload) - 3, 100)):  # behind that, values only
+                for huge in (0xFFFFFFFF, 0x7FFFFFFF):
+                    frame = payload[:at] + struct.pack("<I", huge) + payload[at + 4 :]
+                    tracemalloc.reset_peak()
+                    held = tracemalloc.get_traced_memory()[0]
+                    if refused(node, sender, frame) is None:
+                        node = bench.node(position[sender, payload])
+                    assert tracemalloc.get_traced_memory()[1] - held < 1 << 18
+    finally:
+        tracemalloc.stop()
+
+
+# ── early and late ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@every_method
+def test_frames_that_come_before_the_round_are_kept_and_used(name):
+    now, then = Bench.of(name), Bench.of(name, ROUND + 1)
+    first = kind_of(then.frames[0][1])
+    early, rest = then.of_kind(first), [item for item in then.frames if kind_of(item[1]) != first]
+    for moment in now.moments[1:]:
+        node = now.node(moment)
+        for sender, payload in early:
+            assert offer(node, sender, payload) is None
+            assert offer(node, sender, payload).reason is Reason.DUPLICATE
+        now.feed(node, now.frames[moment:])
+        node.close()
+        while node.next_event() is not None:
+            pass
+        then.case.begin(node)
+        list(node.outbound())
+        then.feed(node, rest)
+        assert outcome(node).vector.tobytes() == then.result
+    idle = now.node(IDLE)
+    for sender, payload in now.of_kind(kind_of(now.frames[0][1])):
+        assert offer(idle, sender, payload) is None
+    assert offer(idle, *early[0]).reason is Reason.TOO_EARLY
+
+
+@every_method
+def test_a_bad_frame_that_came_early_is_reported_when_its_round_begins(name):
+    bench = Bench.of(name)
+    node = bench.node(IDLE)
+    sender, payload = bench.frames[0]
+    node.receive(sender, payload[:28])
+    bench.case.begin(node)
+    event = node.next_event()
+    assert isinstance(event, FrameRejected)
+    assert (event.error.peer, event.error.reason) == (sender, Reason.MALFORMED)
+    bench.feed(node, bench.frames)
+    assert outcome(node).vector.tobytes() == bench.result
+
+
+@every_method
+def test_late_frames_have_no_effect(name):
+    """Of an earlier round at any moment, and of an earlier phase once that is over by the clock."""
+    bench, old = Bench.of(name), Bench.of(name, ROUND - 1)
+    for moment in bench.moments:
+        node = bench.node(moment)
+        before = fingerprint(node)
+        for sender, payload in old.frames:
+            node.receive(sender, payload)
+        assert fingerprint(node) == before
+    node = bench.node(0)
+    for deadline, kinds in ((1.0, [1]), (2.0, [1, 2]), (3.0, [1, 2, 3, 4])):
+        node.tick(deadline)
+        list(node.outbound())
+        before = fingerprint(node)
+        for sender, payload in bench.frames:
+            late = kind_of(payload) in kinds and not (kind_of(payload) == 2 and not bench.of_kind(2))
+            if late:
+                assert refused(node, sender, payload) is None
+        assert fingerprint(node) == before
+    assert outcome(node).vector.tobytes() == bench.case.vectors[ME].tobytes()
