@@ -11,10 +11,13 @@ from typing import Annotated, Any
 import networkx as nx
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 import cesar
 from cesar import bench, demo, theory
+from cesar.cli_data import data_app
+from cesar.cli_run import report_command, run_command
 from cesar.errors import CesarError
 from cesar.methods import DPSGD, Cesar, Method, SecureAggregation
 from cesar.sparsify import AnySparsifier, CoordinatedSubsampling, RandomSubsampling, TopK
@@ -29,6 +32,9 @@ plan_app = typer.Typer(no_args_is_help=True, help="Choose settings before you ru
 bench_app = typer.Typer(no_args_is_help=True, help="Measure, against a floor from the same run.")
 app.add_typer(plan_app, name="plan")
 app.add_typer(bench_app, name="bench")
+app.add_typer(data_app, name="data")
+app.command("run")(run_command)
+app.command("report")(report_command)
 console = Console()
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
@@ -67,7 +73,9 @@ def main() -> None:
     try:
         app()
     except CesarError as error:
-        Console(stderr=True).print(f"[bold red]error:[/] {error}", highlight=False)
+        Console(stderr=True).print(
+            f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True
+        )
         sys.exit(2)
 
 

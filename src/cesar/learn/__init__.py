@@ -1,0 +1,1 @@
+"""Learning: data, models and local training. Nothing here knows of masks or frames."""

@@ -1,0 +1,85 @@
+"""What each task optimises and how it is scored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import assert_never
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import nn
+
+from cesar.learn.samples import Dataset, Samples, Task
+
+Batch = tuple[torch.Tensor, ...]
+
+
+def loss(task: Task, module: nn.Module, batch: Batch) -> torch.Tensor:
+    """The mean loss of a batch."""
+    match task:
+        case Task.CLASSIFICATION:
+            inputs, labels = batch
+            return F.cross_entropy(module(inputs), labels)
+        case Task.RATING:
+            users, items, ratings = batch
+            return F.mse_loss(module(users, items), ratings)
+        case Task.CHOICE:
+            ids, labels, _ = batch
+            value: torch.Tensor = module(input_ids=ids, labels=labels).loss
+            return value
+        case Task.SUMMARY:
+            documents, summaries = batch
+            labels = summaries.masked_fill(summaries == 0, -100)
+            attention = documents.ne(0).long()
+            value = module(input_ids=documents, attention_mask=attention, labels=labels).loss
+            return torch.as_tensor(value)
+        case _:
+            assert_never(task)
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Sums over a test set, to be divided by `count`."""
+
+    count: int
+    loss: float
+    correct: float
+
+    def metrics(self, task: Task) -> dict[str, float]:
+        """The figures that people read."""
+        mean = self.loss / self.count
+        if task is Task.RATING:
+            return {"test_loss": mean, "rmse": mean**0.5}
+        if task is Task.SUMMARY:
+            return {"test_loss": mean}
+        return {"test_loss": mean, "accuracy": self.correct / self.count}
+
+
+def score(data: Dataset, module: nn.Module, samples: Samples, *, batch_size: int = 500) -> Score:
+    """Run the model over samples without training."""
+    total_loss, correct = 0.0, 0.0
+    with torch.inference_mode():
+        for start in range(0, len(samples), batch_size):
+            batch = tuple(field[start : start + batch_size] for field in samples.fields)
+            count = len(batch[0])
+            if data.task is Task.CLASSIFICATION:
+                scores = module(batch[0])
+                total_loss += float(F.cross_entropy(scores, batch[1], reduction="sum"))
+                correct += float((scores.argmax(dim=1) == batch[1]).sum())
+                continue
+            total_loss += float(loss(data.task, module, batch)) * count
+            if data.task is Task.CHOICE:
+                correct += _right_choices(data, module, batch)
+    return Score(len(samples), total_loss, correct)
+
+
+def _right_choices(data: Dataset, module: nn.Module, batch: Batch) -> float:
+    """How often the likeliest of the choice letters is the right one, at the last position of the prompt."""
+    ids, labels, answers = batch
+    scored = labels.ne(-100)
+    first = scored.float().argmax(dim=1)  # the answer is predicted from the position before it
+    logits = module(input_ids=ids).logits
+    rows = torch.arange(len(ids))
+    letters = torch.tensor([data.details[f"letter_{k}"] for k in range(data.classes)])
+    chosen = logits[rows, first - 1][:, letters].argmax(dim=1)
+    return float((chosen == answers).sum())
