@@ -1,0 +1,147 @@
+"""`cesar run` and `cesar report`: experiments from the command line, with live progress and a table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from cesar.errors import ConfigError
+
+if TYPE_CHECKING:
+    from cesar.experiment.report import MethodRow
+    from cesar.experiment.run import Row
+    from cesar.sim.simulation import RoundRecord
+
+DataDir = Annotated[
+    Path | None,
+    typer.Option("--data-dir", help="Where datasets lie; else $CESAR_DATA, else the user's cache."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
+
+
+def _size(count: float) -> str:
+    """Bytes in units that people read."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    raise AssertionError
+
+
+class ProgressBars:
+    """An observer that shows each run as a bar with its latest figures."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._task: TaskID | None = None
+
+    def started(self, title: str, seed: int, rounds: int, done: int) -> None:
+        self._task = self._progress.add_task(
+            f"{title}, seed {seed}", total=rounds, completed=done, figures="", sent=""
+        )
+
+    def round_done(self, record: RoundRecord, sent: float) -> None:
+        assert self._task is not None
+        self._progress.update(self._task, advance=1, sent=_size(sent))
+
+    def tested(self, row: Row) -> None:
+        assert self._task is not None
+        figures = [f"{name} {row[name]:.4f}" for name in ("accuracy", "rmse", "test_loss") if name in row]
+        self._progress.update(self._task, figures=figures[0])
+
+    def finished(self, summary: dict[str, object]) -> None:
+        """The bar stays as it is."""
+
+
+def _progress() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[figures]}"),
+        TextColumn("{task.fields[sent]}"),
+        TimeRemainingColumn(elapsed_when_finished=True),
+        console=Console(stderr=True),
+    )
+
+
+def run_command(
+    file: Annotated[Path | None, typer.Argument(help="The experiment file (TOML).")] = None,
+    out: Annotated[Path | None, typer.Option(help="Directory for the results; default runs/NAME.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the experiment of this directory.")] = None,
+    override: Annotated[
+        list[str] | None, typer.Option("--set", help="key.path=value; may be given several times.")
+    ] = None,
+    data_dir: DataDir = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Threads; default one per core.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run an experiment: every method and seed of the file, with progress, a table and a report."""
+    from cesar.experiment import config, loggers, run  # noqa: PLC0415  (torch takes seconds to import)
+
+    if (file is None) == (resume is None):
+        raise ConfigError("give an experiment file, or --resume with the directory of an earlier run")
+    if resume is not None:
+        experiment, folder = run.read(resume), resume
+    else:
+        assert file is not None
+        experiment = config.load(file, tuple(override or ()))
+        folder = out or Path("runs") / experiment.name
+        if (folder / "experiment.json").exists() and run.read(folder) != experiment:
+            raise ConfigError(f"{folder} holds another experiment; choose another --out, or remove it")
+    with _progress() as progress:
+        run.execute(
+            experiment,
+            folder,
+            data_dir=data_dir,
+            workers=workers,
+            observers=[ProgressBars(progress), *loggers.loggers(experiment, folder)],
+        )
+    show_results([folder], as_json=as_json)
+
+
+def report_command(
+    directories: Annotated[list[Path], typer.Argument(help="Experiment directories.")],
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+) -> None:
+    """One self-contained HTML page with curves, costs, topology and configuration."""
+    from cesar.experiment.report import write_report  # noqa: PLC0415
+
+    Console().print(f"report: [bold]{write_report(directories, out)}[/]")
+
+
+def show_results(folders: list[Path], *, as_json: bool) -> None:
+    """The comparison of all methods, and the path of the report."""
+    from cesar.experiment.report import summarise, write_report  # noqa: PLC0415
+
+    rows = [row for folder in folders for row in summarise(folder)]
+    page = write_report(folders, folders[0] / "report.html")
+    if as_json:
+        typer.echo(json.dumps({"report": str(page), "methods": [row.as_dict() for row in rows]}))
+        return
+    Console().print(_table(rows))
+    Console().print(f"report: [bold]{page}[/]")
+
+
+def _table(rows: list[MethodRow]) -> Table:
+    table = Table(title="Mean over nodes and seeds, ± standard error over seeds")
+    table.add_column("method")
+    for heading in ("shared", rows[0].metric, "bytes per node", "training", "protocol", "testing"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        error = "" if row.error is None else f" ± {row.error:.4f}"
+        seconds = (row.seconds_training, row.seconds_protocol, row.seconds_evaluation)
+        table.add_row(
+            row.title,
+            f"{row.shared:.1%}",
+            f"{row.value:.4f}{error}",
+            _size(row.bytes),
+            *(f"{part:.1f} s" for part in seconds),
+        )
+    return table

@@ -1,0 +1,1 @@
+"""Experiments: one TOML file in, run directories and reports out."""

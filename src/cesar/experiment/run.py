@@ -1,0 +1,359 @@
+"""Running an experiment: every method and seed gets a run directory that says all there is to know.
+
+    OUT/experiment.json            the resolved configuration
+    OUT/METHOD/seed-K/metrics.csv  one row per test step; equal for equal configuration and seed, byte for byte
+                      ledger.csv   one row per round: bytes by category (mean over nodes), measured share
+                      timing.csv   one row per round: seconds
+                      summary.json the end of it
+                      versions.json
+                      checkpoint.safetensors   all models, to go on from
+
+A run that was killed goes on from its last checkpoint and ends with exactly the same metrics.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.metadata
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, safe_open, save_file  # type: ignore[attr-defined]
+
+from cesar.errors import ConfigError, DataError
+from cesar.experiment.config import Experiment, MethodSection, TopologySection, parse
+from cesar.learn import datasets, models, partition
+from cesar.learn.samples import Dataset
+from cesar.learn.training import Sgd
+from cesar.seeds import SeedTree
+from cesar.sim import graphs
+from cesar.sim.simulation import Faults, RoundRecord, Setup, Simulation
+from cesar.wire import CATEGORIES
+
+Row = dict[str, float | int]
+
+
+class Observer(Protocol):
+    """Somebody who wants to see a run while it goes on."""
+
+    def started(self, title: str, seed: int, rounds: int, done: int) -> None:
+        """A run begins, or goes on after `done` rounds."""
+
+    def round_done(self, record: RoundRecord, sent: float) -> None:
+        """A round is over; `sent` is what a node has sent in all."""
+
+    def tested(self, row: Row) -> None:
+        """A row of metrics."""
+
+    def finished(self, summary: dict[str, object]) -> None:
+        """A run has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One method with one seed."""
+
+    method: MethodSection
+    seed: int
+    folder: Path
+
+
+def execute(
+    experiment: Experiment,
+    out: Path,
+    *,
+    data_dir: Path | None = None,
+    workers: int | None = None,
+    observers: Sequence[Observer] = (),
+) -> list[dict[str, object]]:
+    """Run everything that is not finished yet; the summaries of all runs."""
+    data = _load_data(experiment, data_dir)
+    runs = [
+        Run(method, seed, out / method.title / f"seed-{seed}")
+        for method in sorted(experiment.method, key=lambda m: m.name != "cesar")  # CESAR's share comes first
+        for seed in experiment.seeds
+    ]
+    for run in runs:
+        _check(experiment, run, data)
+    out.mkdir(parents=True, exist_ok=True)
+    _write_json(out / "experiment.json", experiment.model_dump(mode="json"))
+    summaries: list[dict[str, object]] = []
+    for run in runs:
+        measured = _measured_share(experiment, run.method, summaries)
+        summaries.append(_execute_run(experiment, run, data, measured, workers, observers))
+    return summaries
+
+
+def read(out: Path) -> Experiment:
+    """The experiment of a directory that `execute` has made."""
+    try:
+        return parse(json.loads((out / "experiment.json").read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{out} holds no experiment.json; --resume takes the directory of an earlier run"
+        ) from None
+
+
+def _load_data(experiment: Experiment, data_dir: Path | None) -> Dataset:
+    section = experiment.data
+    return datasets.load(
+        section.dataset, data_dir, train_limit=section.train_limit, test_limit=section.test_limit
+    )
+
+
+def _partition(experiment: Experiment, data: Dataset, seeds: SeedTree) -> list[NDArray[np.int64]]:
+    section, nodes = experiment.data, experiment.topology.nodes
+    draw = seeds.generator("partition")
+    match section.partition:
+        case "iid":
+            return partition.iid(len(data.train), nodes, draw)
+        case "user":
+            if data.users is None:
+                raise ConfigError(f'{data.name} names no users; use data.partition = "iid"')
+            return partition.by_user(data.users, nodes, draw)
+        case kind:
+            if data.labels is None:
+                raise ConfigError(f'{data.name} has no labels; use data.partition = "iid" or "user"')
+            if kind == "shards":
+                return partition.shards(data.labels, nodes, draw)
+            return partition.dirichlet(data.labels, nodes, draw, alpha=section.dirichlet_alpha)
+
+
+def _graph(section: TopologySection, draw: np.random.Generator) -> nx.Graph:
+    match section.kind:
+        case "regular":
+            return graphs.regular(section.nodes, section.degree, draw)
+        case "ring":
+            return nx.cycle_graph(section.nodes)
+        case "complete":
+            return nx.complete_graph(section.nodes)
+        case "small-world":
+            return graphs.small_world(section.nodes, section.degree, section.rewire, draw)
+        case "star":
+            return nx.star_graph(section.nodes - 1)
+        case "file":
+            assert section.path is not None
+            return graphs.from_file(section.path, section.nodes)
+
+
+def graph_of(experiment: Experiment, seed: int) -> Callable[[int], nx.Graph]:
+    """The aggregation graph of each round."""
+    seeds = SeedTree(seed)
+    if experiment.topology.dynamic:
+        return lambda round_: _graph(experiment.topology, seeds.generator("graph", round_))
+    fixed = _graph(experiment.topology, seeds.generator("graph"))
+    return lambda _: fixed
+
+
+def _setup(experiment: Experiment, run: Run, data: Dataset, measured: float | None) -> Setup:
+    seeds, training = SeedTree(run.seed), experiment.training
+    graph = graph_of(experiment, run.seed)
+    degrees = [degree for _, degree in graph(0).degree]
+    module = models.build(
+        experiment.model.name,
+        data,
+        seed=int.from_bytes(seeds.bytes(7, "init"), "little"),
+        weights=experiment.model.weights,
+    )
+    return Setup(
+        data=data,
+        module=module,
+        parts=_partition(experiment, data, seeds),
+        sgd=Sgd(
+            learning_rate=training.learning_rate,
+            batch_size=training.batch_size,
+            steps=training.steps_per_round,
+        ),
+        graph=graph,
+        dynamic=experiment.topology.dynamic,
+        method=run.method.build(round(sum(degrees) / len(degrees)), measured),
+        faults=Faults(rate=experiment.faults.crash_rate, point=experiment.faults.crash_point),
+        seed=run.seed,
+    )
+
+
+def _check(experiment: Experiment, run: Run, data: Dataset) -> None:
+    """Make everything once, so that what is wrong shows before anything is trained."""
+    Simulation(_setup(experiment, run, data, None), workers=1)
+
+
+def _measured_share(
+    experiment: Experiment, method: MethodSection, summaries: list[dict[str, object]]
+) -> float | None:
+    """With `match_share`: what CESAR with the same sparsifier shared, mean over its seeds."""
+    if not experiment.match_share or method.name != "dpsgd" or method.sparsifier is None:
+        return None
+    shares = [
+        float(str(summary["shared"]))
+        for summary in summaries
+        if summary["method"] == "cesar" and summary["sparsifier"] == method.sparsifier
+    ]
+    if not shares:
+        raise ConfigError(
+            f"{method.title}: match_share needs a cesar method with sparsifier = {method.sparsifier!r}, or give share"
+        )
+    return float(np.mean(shares))
+
+
+def _execute_run(
+    experiment: Experiment,
+    run: Run,
+    data: Dataset,
+    measured: float | None,
+    workers: int | None,
+    observers: Sequence[Observer],
+) -> dict[str, object]:
+    finished = run.folder / "summary.json"
+    if finished.exists():
+        summary: dict[str, object] = json.loads(finished.read_text(encoding="utf-8"))
+        return summary
+    run.folder.mkdir(parents=True, exist_ok=True)
+    _write_json(run.folder / "versions.json", versions())
+    setup = _setup(experiment, run, data, measured)
+    journal = Journal.open(run.folder)
+    simulation = Simulation(setup, workers=workers, models=journal.models, next_round=journal.next_round)
+    for observer in observers:
+        observer.started(run.method.title, run.seed, experiment.rounds, journal.next_round)
+    begin = time.perf_counter()
+    for record in simulation.run(experiment.rounds):
+        journal.add(record)
+        for observer in observers:
+            observer.round_done(record, journal.sent_in_all)
+        if (
+            simulation.next_round % experiment.evaluation.every == 0
+            or simulation.next_round == experiment.rounds
+        ):
+            started = time.perf_counter()
+            metrics = simulation.evaluate(experiment.evaluation.test_samples)
+            row = journal.test(simulation.next_round, metrics, time.perf_counter() - started)
+            journal.checkpoint(simulation.models, simulation.next_round)
+            for observer in observers:
+                observer.tested(row)
+    summary = journal.summary(run, experiment, setup, time.perf_counter() - begin)
+    _write_json(finished, summary)
+    for observer in observers:
+        observer.finished(summary)
+    return summary
+
+
+class Journal:
+    """The files of one run."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._metrics: list[Row] = []
+        self._ledger: list[Row] = []
+        self._timing: list[Row] = []
+        self.models: NDArray[np.float32] | None = None
+        self.next_round = 0
+
+    @classmethod
+    def open(cls, folder: Path) -> Journal:
+        """A new run, or one to go on with: what came after its last checkpoint is forgotten."""
+        journal = cls(folder)
+        checkpoint = folder / "checkpoint.safetensors"
+        if checkpoint.exists():
+            with safe_open(checkpoint, framework="numpy") as file:
+                journal.next_round = int(file.metadata()["next_round"])
+            journal.models = load_file(checkpoint)["models"]
+            journal._metrics = _rows(folder / "metrics.csv", journal.next_round + 1)
+            journal._ledger = _rows(folder / "ledger.csv", journal.next_round)
+            journal._timing = _rows(folder / "timing.csv", journal.next_round)
+        return journal
+
+    @property
+    def sent_in_all(self) -> float:
+        """Bytes that a node has sent so far, on average."""
+        return sum(row[category] for row in self._ledger for category in CATEGORIES)
+
+    def add(self, record: RoundRecord) -> None:
+        """Take down a round."""
+        self._ledger.append(
+            {"round": record.round_, **record.sent, "shared": record.shared, "crashed": record.crashed}
+        )
+        self._timing.append({"round": record.round_, **record.seconds, "evaluation": 0.0})
+
+    def test(self, rounds: int, metrics: dict[str, float], seconds: float) -> Row:
+        """Take down a test step."""
+        sent = {f"bytes_{c}": sum(row[c] for row in self._ledger) for c in CATEGORIES}
+        row: Row = {"round": rounds, **metrics, **sent, "bytes": sum(sent.values())}
+        self._metrics.append(row)
+        self._timing[-1]["evaluation"] = seconds
+        return row
+
+    def checkpoint(self, all_models: NDArray[np.float32], next_round: int) -> None:
+        """Write everything to disk; the checkpoint last, so that it never runs ahead of the tables."""
+        for name, rows in (("metrics", self._metrics), ("ledger", self._ledger), ("timing", self._timing)):
+            _write_rows(self._folder / f"{name}.csv", rows)
+        temporary = self._folder / "checkpoint.part"
+        save_file({"models": all_models}, temporary, metadata={"next_round": str(next_round)})
+        temporary.replace(self._folder / "checkpoint.safetensors")
+
+    def summary(self, run: Run, experiment: Experiment, setup: Setup, seconds: float) -> dict[str, object]:
+        """What tables and reports show of the run."""
+        spent = {
+            part: sum(float(row[part]) for row in self._timing)
+            for part in ("training", "protocol", "evaluation")
+        }
+        final = {k: v for k, v in self._metrics[-1].items() if k != "round"}
+        return {
+            "title": run.method.title,
+            "method": run.method.name,
+            "sparsifier": run.method.sparsifier,
+            "settings": repr(setup.method),
+            "seed": run.seed,
+            "nodes": len(setup.parts),
+            "rounds": experiment.rounds,
+            "shared": float(np.mean([row["shared"] for row in self._ledger])),
+            "seconds": seconds,
+            **{f"seconds_{part}": value for part, value in spent.items()},
+            **final,
+        }
+
+
+def versions() -> dict[str, str]:
+    """What the run was made with."""
+    names = ("cesar", "torch", "numpy", "numba", "cryptography", "constriction")
+    return {
+        "python": sys.version.split()[0],
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        **{name: importlib.metadata.version(name) for name in names},
+    }
+
+
+def _write_json(path: Path, value: object) -> None:
+    temporary = path.with_suffix(".part")
+    temporary.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    temporary.replace(path)
+
+
+def _write_rows(path: Path, rows: list[Row]) -> None:
+    temporary = path.with_suffix(".part")
+    with temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    temporary.replace(path)
+
+
+def _rows(path: Path, before: int) -> list[Row]:
+    """The rows of a table whose round is below `before`."""
+    if not path.exists():
+        raise DataError(f"{path} is missing beside its checkpoint; start the run anew in another directory")
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = [{k: _number(v) for k, v in row.items()} for row in csv.DictReader(file)]
+    return [row for row in rows if row["round"] < before]
+
+
+def _number(text: str) -> float | int:
+    return int(text) if text.lstrip("-").isdecimal() else float(text)

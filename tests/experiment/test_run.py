@@ -1,0 +1,213 @@
+"""Experiments: reproducible to the byte, resumable after a kill, and strict about their files."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+from cesar.errors import ConfigError, PrivacyError
+from cesar.experiment import config, run
+
+TABLES = {
+    "rounds": 6,
+    "seeds": [1],
+    "topology": {"nodes": 8, "degree": 4},
+    "training": {"steps_per_round": 2},
+    "evaluation": {"every": 2},
+    "method": [{"name": "cesar", "sparsifier": "random", "share": 0.3, "ring_bits": 16}],
+}
+
+
+def tables(**changes):
+    return {**TABLES, **changes}
+
+
+def metrics(folder):
+    return {path.parent.parent.name: path.read_bytes() for path in folder.glob("*/seed-*/metrics.csv")}
+
+
+def test_threads_do_not_change_the_metrics(tmp_path):
+    experiment = config.parse(
+        tables(
+            faults={"crash_rate": 0.2},
+            method=[
+                {"name": "cesar", "sparsifier": "topk", "share": 0.3},
+                {"name": "cesar", "sparsifier": "random", "share": 0.3, "ring_bits": 16},
+                {"name": "cesar", "sparsifier": "coordinated", "share": 0.3},
+                {"name": "secagg"},
+                {"name": "dpsgd", "sparsifier": "topk", "share": 0.3},
+            ],
+        )
+    )
+    for workers in (1, 2, 3):
+        run.execute(experiment, tmp_path / str(workers), workers=workers)
+    first = metrics(tmp_path / "1")
+    assert len(first) == 5
+    assert len(set(first.values())) == 5
+    assert metrics(tmp_path / "2") == metrics(tmp_path / "3") == first
+
+
+def test_another_seed_gives_other_metrics(tmp_path):
+    experiment = config.parse(tables(seeds=[1, 2]))
+    run.execute(experiment, tmp_path)
+    rows = [path.read_bytes() for path in tmp_path.glob("*/seed-*/metrics.csv")]
+    assert len(set(rows)) == 2
+
+
+KILLED = """
+    import os, signal, sys
+    from pathlib import Path
+    from cesar.experiment import config, run
+
+    class Killer:
+        def started(self, *_): pass
+        def tested(self, *_): pass
+        def finished(self, *_): pass
+        def round_done(self, record, sent):
+            if record.round_ == int(sys.argv[3]):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    run.execute(config.load(Path(sys.argv[1])), Path(sys.argv[2]), observers=[Killer()])
+"""
+
+
+@pytest.mark.parametrize("killed_in", [0, 3, 5])
+def test_a_killed_run_ends_with_the_same_metrics(tmp_path, killed_in):
+    """kill -9 before the first checkpoint, between two, and in the last round."""
+    file = tmp_path / "exp.json.toml"
+    file.write_text(
+        "rounds = 6\n[topology]\nnodes = 8\ndegree = 4\ndynamic = true\n[evaluation]\nevery = 2\n"
+        '[faults]\ncrash_rate = 0.2\n[[method]]\nname = "cesar"\nsparsifier = "topk"\nshare = 0.3\n',
+        encoding="utf-8",
+    )
+    script = [sys.executable, "-c", textwrap.dedent(KILLED), str(file), str(tmp_path / "out"), str(killed_in)]
+    died = subprocess.run(script, check=False, env={**os.environ}, timeout=120)
+    assert died.returncode == -signal.SIGKILL
+    experiment = run.read(tmp_path / "out")
+    assert experiment == config.load(file)
+    run.execute(experiment, tmp_path / "out")
+    run.execute(experiment, tmp_path / "whole")
+    assert metrics(tmp_path / "out") == metrics(tmp_path / "whole")
+    ledgers = [next(tmp_path.glob(f"{name}/*/*/ledger.csv")).read_bytes() for name in ("out", "whole")]
+    assert ledgers[0] == ledgers[1]
+
+
+def test_d_psgd_gets_the_share_that_cesar_measured(tmp_path):
+    method = [{"name": "dpsgd", "sparsifier": "topk"}, {"name": "cesar", "sparsifier": "topk", "share": 0.3}]
+    summaries = run.execute(config.parse(tables(match_share=True, seeds=[1, 2], method=method)), tmp_path)
+    ours = [s["shared"] for s in summaries if s["method"] == "cesar"]
+    theirs = [s["shared"] for s in summaries if s["method"] == "dpsgd"]
+    assert np.mean(ours) == pytest.approx(np.mean(theirs), abs=1e-3)
+
+
+def test_run_directories_hold_no_secrets(tmp_path):
+    """Keys follow from the seed in a simulation, but nothing of them is written down."""
+    run.execute(config.parse(tables()), tmp_path)
+    names = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+    assert names == {
+        "experiment.json",
+        "metrics.csv",
+        "ledger.csv",
+        "timing.csv",
+        "summary.json",
+        "versions.json",
+        "checkpoint.safetensors",
+    }
+
+
+MISTAKES = {
+    "unknown key": ({"trainin": {}}, "did you mean training"),
+    "unknown key in a table": ({"training": {"lerning_rate": 0.1}}, "did you mean learning_rate"),
+    "unknown key in a method": (
+        {"method": [{"name": "cesar", "sparsfier": "topk"}]},
+        "did you mean sparsifier",
+    ),
+    "unknown method": ({"method": [{"name": "fedavg"}]}, "method.0.name"),
+    "no method": ({"method": []}, "method"),
+    "no share": ({"method": [{"name": "cesar", "sparsifier": "topk"}]}, "needs share"),
+    "share and alpha": (
+        {"method": [{"name": "cesar", "sparsifier": "topk", "share": 0.3, "alpha": 0.4}]},
+        "not both",
+    ),
+    "alpha that shares nothing": (
+        {"method": [{"name": "cesar", "sparsifier": "topk", "alpha": 1e-6}]},
+        "nothing is ever shared",
+    ),
+    "degree too large": ({"topology": {"nodes": 8, "degree": 8}}, "lower the degree"),
+    "odd product": ({"topology": {"nodes": 9, "degree": 5}}, "must be even"),
+    "unknown dataset": ({"data": {"dataset": "mnist"}}, "mnist"),
+    "unknown model": ({"model": {"name": "resnet"}}, "no model 'resnet'"),
+    "model that cannot be imported": ({"model": {"name": "nowhere:make"}}, "cannot be imported"),
+    "empty nodes": ({"data": {"train_limit": 5}}, "node"),
+    "users where there are none": ({"data": {"partition": "user"}}, "names no users"),
+    "same title": ({"method": [{"name": "dpsgd"}, {"name": "dpsgd"}]}, "label"),
+    "negative rounds": ({"rounds": -1}, "rounds"),
+    "match_share without cesar": (
+        {"match_share": True, "method": [{"name": "dpsgd", "sparsifier": "topk"}]},
+        "match_share needs",
+    ),
+    "dynamic ring": ({"topology": {"kind": "ring", "dynamic": True}}, "always the same"),
+    "file without a path": ({"topology": {"kind": "file"}}, "path"),
+}
+
+
+@pytest.mark.parametrize("changes, message", MISTAKES.values(), ids=MISTAKES)
+def test_mistakes_are_explained_before_training(tmp_path, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        run.execute(config.parse(tables(**changes)), tmp_path)
+    assert not list(tmp_path.rglob("metrics.csv"))
+
+
+def test_a_star_is_refused_for_cesar(tmp_path):
+    with pytest.raises(PrivacyError, match="neighbour"):
+        run.execute(config.parse(tables(topology={"kind": "star", "nodes": 8})), tmp_path)
+
+
+def test_a_model_that_starts_with_nan_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "broken_model.py").write_text(
+        "import torch\n\ndef make():\n    module = torch.nn.Linear(64, 10)\n"
+        "    torch.nn.init.constant_(module.weight, float('nan'))\n    return module\n",
+        encoding="utf-8",
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match="NaN"):
+        run.execute(config.parse(tables(model={"name": "broken_model:make"})), tmp_path / "out")
+
+
+def test_an_own_model_is_trained(tmp_path, monkeypatch):
+    (tmp_path / "own_model.py").write_text(
+        "import torch\n\ndef make():\n    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))\n",
+        encoding="utf-8",
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    (summary,) = run.execute(config.parse(tables(model={"name": "own_model:make"})), tmp_path / "out")
+    assert summary["accuracy"] > 0.3
+
+
+def test_overrides(tmp_path):
+    file = tmp_path / "exp.toml"
+    file.write_text('[[method]]\nname = "dpsgd"\n', encoding="utf-8")
+    experiment = config.load(file, ("training.learning_rate=0.5", "method.0.label=mine", "seeds=[4, 5]"))
+    assert experiment.training.learning_rate == 0.5
+    assert experiment.method[0].title == "mine"
+    assert experiment.seeds == (4, 5)
+    with pytest.raises(ConfigError, match="key=value"):
+        config.load(file, ("rounds",))
+
+
+def test_a_list_of_shares_stands_for_several_methods():
+    method = [{"name": "cesar", "sparsifier": "topk", "share": [0.1, 0.3]}]
+    titles = [m.title for m in config.parse(tables(method=method)).method]
+    assert titles == ["cesar-topk-0.1", "cesar-topk-0.3"]
+
+
+def test_the_resolved_configuration_reads_back(tmp_path):
+    experiment = config.parse(tables())
+    run.execute(experiment, tmp_path)
+    assert run.read(tmp_path) == experiment
+    assert json.loads((tmp_path / "experiment.json").read_text())["training"]["learning_rate"] == 0.1
