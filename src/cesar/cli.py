@@ -15,9 +15,9 @@ from rich.markup import escape
 from rich.table import Table
 
 import cesar
-from cesar import bench, demo, theory
+from cesar import bench, explain, theory
 from cesar.cli_data import data_app
-from cesar.cli_run import report_command, run_command
+from cesar.cli_run import bench_training_command, demo_command, report_command, run_command
 from cesar.errors import CesarError
 from cesar.methods import DPSGD, Cesar, Method, SecureAggregation
 from cesar.sparsify import AnySparsifier, CoordinatedSubsampling, RandomSubsampling, TopK
@@ -35,6 +35,8 @@ app.add_typer(bench_app, name="bench")
 app.add_typer(data_app, name="data")
 app.command("run")(run_command)
 app.command("report")(report_command)
+app.command("demo")(demo_command)
+bench_app.command("training")(bench_training_command)
 console = Console()
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
@@ -240,20 +242,20 @@ def bench_bytes(
     console.print(f"share {result.shared:.4f}, ratio [bold]{result.ratio:.4f}[/] ({low:.4f} to {high:.4f})")
 
 
-@app.command("demo")
-def run_demo(as_json: AsJson = False) -> None:
+@app.command("explain")
+def explain_round(as_json: AsJson = False) -> None:
     """One secure round of eight nodes: what each learned, what it saw, and what it cost."""
-    result, learned, glimpse = demo.secure_round()
-    compared = [(name, outcome.total_bytes, outcome.shared) for name, outcome in demo.compare()]
-    crashed, _, _ = demo.secure_round(crashes={3: "after_coordination"})
+    result, learned, glimpse = explain.secure_round()
+    compared = [(name, outcome.total_bytes, outcome.shared) for name, outcome in explain.compare()]
+    crashed, _, _ = explain.secure_round(crashes={3: "after_coordination"})
     if as_json:
         rows = [{"method": name, "bytes": sent, "shared": shared} for name, sent, shared in compared]
         fields = {"learned": [asdict(row) for row in learned], "glimpse": asdict(glimpse), "methods": rows}
         typer.echo(json.dumps(fields))
         return
     console.print(
-        f"\n[bold]{demo.NODES} nodes average their models of {demo.SIZE:,} parameters with CESAR; each has "
-        f"{demo.DEGREE} neighbours.[/]\n"
+        f"\n[bold]{explain.NODES} nodes average their models of {explain.SIZE:,} parameters with CESAR; each has "
+        f"{explain.DEGREE} neighbours.[/]\n"
         "Each selects parameters at random and shares those that another neighbour of the receiver\n"
         f"selected too ({result.shared:.1%} of all). Pairwise masks hide every value and cancel in the sum.\n",
         soft_wrap=True,
@@ -264,7 +266,7 @@ def run_demo(as_json: AsJson = False) -> None:
     _show_costs(compared)
 
 
-def _show_learned(learned: list[demo.Learned]) -> None:
+def _show_learned(learned: list[explain.Learned]) -> None:
     table = Table(title="What each node learned, and what it sent")
     table.add_column("node", justify="right", no_wrap=True)
     table.add_column("neighbours", no_wrap=True)
@@ -290,7 +292,7 @@ def _show_learned(learned: list[demo.Learned]) -> None:
     )
 
 
-def _show_glimpse(glimpse: demo.Glimpse) -> None:
+def _show_glimpse(glimpse: explain.Glimpse) -> None:
     table = Table(title=f"What node {glimpse.receiver} saw of node {glimpse.sender}'s model")
     table.add_column("true value (never sent)", justify="right")
     table.add_column("masked word on the wire", justify="right")
@@ -300,7 +302,7 @@ def _show_glimpse(glimpse: demo.Glimpse) -> None:
 
 
 def _show_crash(crashed: cesar.RoundResult, whole: cesar.RoundResult) -> None:
-    graph, models = demo.network()
+    graph, models = explain.network()
     hit = sorted(graph[3])
     before = (whole.vectors[hit] != models[hit]).mean()
     after = (crashed.vectors[hit] != models[hit]).mean()

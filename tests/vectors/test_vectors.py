@@ -257,7 +257,7 @@ def test_digest_of_what_two_have_in_common(case):
 @replayed("kdf", "facts")
 def test_facts_of_a_share(case):
     partners = {j: (h(seed), h(digest)) for j, seed, digest in case["partners"]}
-    assert facts_of(h(case["seed"]), partners).hex() == case["facts"]
+    assert facts_of(h(case["seed"]), h(case["terms"]), partners).hex() == case["facts"]
 
 
 @replayed("kdf", "coordinated")

@@ -306,15 +306,17 @@ def digest_vectors():
 
 
 def facts_vectors():
-    """What a share rests on: a hash of its sender's seed and, by ascending partner, seed and digest."""
+    """What a share rests on: its sender's seed, the receiver's terms, and by partner seed and digest."""
     cases = []
     for partners in ([], [3], [9, 2, 70000]):
         seed = draw(f"facts seed {len(partners)}", 16)
         known = {j: (draw(f"facts seed of {j}", 16), draw(f"facts digest {j}", 32)) for j in partners}
-        told = seed + b"".join(known[j][0] + known[j][1] for j in sorted(partners))
+        terms = draw(f"facts terms {len(partners)}", 1 + len(partners))
+        told = seed + terms + b"".join(known[j][0] + known[j][1] for j in sorted(partners))
         cases.append(
             {
                 "seed": seed.hex(),
+                "terms": terms.hex(),
                 "partners": [[j, known[j][0].hex(), known[j][1].hex()] for j in partners],
                 "facts": hashlib.sha256(b"cesar facts" + told).digest()[:8].hex(),
             }

@@ -106,16 +106,16 @@ def digest_positions(words: BitWords) -> bytes:
     return hashlib.sha256(words.astype("<u8", copy=False).view(np.uint8).data).digest()
 
 
-def facts_of(seed: bytes, partners: Mapping[NodeId, tuple[bytes, bytes]]) -> bytes:
-    """What a share rests on: its sender's seed, and each partner's seed and the positions in common.
+def facts_of(seed: bytes, terms: bytes, partners: Mapping[NodeId, tuple[bytes, bytes]]) -> bytes:
+    """What a share rests on: its sender's seed, the receiver's terms, and what is known of each partner.
 
-    The receiver computes the same from the announcements that it holds. If a node restarted in mid-round,
-    so that others know different announcements of it, the two differ and the share is refused.
+    The receiver computes the same from what it has said and from the announcements that it holds. If a
+    node, or the receiver itself, restarted in mid-round, the two differ and the share is refused.
 
     Args:
         partners: partner → (its seed, digest of the common positions).
     """
-    parts = [seed, *(part for _, known in sorted(partners.items()) for part in known)]
+    parts = [seed, terms, *(part for _, known in sorted(partners.items()) for part in known)]
     return hashlib.sha256(b"cesar facts" + b"".join(parts)).digest()[:FACTS_BYTES]
 
 

@@ -31,68 +31,7 @@ Step = dict[str, float]
 Spec = dict[str, Any]
 Units = tuple[tuple[float, str], ...]
 
-BYTES: Units = ((1.0, "B"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB"))
-SECONDS: Units = ((1.0, "s"), (60.0, "min"), (3600.0, "h"))
-PALETTE = 8
-DASHES = {"cesar": "solid", "secagg": "dot", "dpsgd": "dash"}
-SYMBOLS = ("circle", "diamond", "square", "triangle-up", "x")
-SHADES = {"values": "", "coordination": "", "metadata": "/90", "control": "/50"}
-MOST_EDGES = 6000
-
-POLICY = (
-    '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data: blob:; '
-    "script-src 'unsafe-inline'; style-src 'unsafe-inline'\">"
-)
-STYLE = """
-:root { color-scheme: light dark; --paper: #fff; --ink: #1d2329; --soft: #5d6771; --rule: #e3e6e9; --node: #4b5a68;
-  --c0: #0072b2; --c1: #d55e00; --c2: #009e73; --c3: #b0508a; --c4: #45a5dc; --c5: #c48a00; --c6: #6b4c1e; --c7: #7d858c; }
-@media (prefers-color-scheme: dark) { :root { --paper: #14171a; --ink: #e4e7ea; --soft: #98a2ab; --rule: #2b3137; --node: #a9b6c2;
-  --c0: #3f93d6; --c1: #ee7733; --c2: #1fb589; --c3: #d987b6; --c4: #92d3f5; --c5: #e0b23a; --c6: #b08a55; --c7: #8b949c; } }
-body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 1100px; margin: 0 auto; padding: 24px; }
-header, footer, figcaption, .note, small { color: var(--soft); font-size: 14px; }
-h1, h2 { margin: 4px 0 8px; line-height: 1.2; } h1 { font-size: 30px; } h2 { font-size: 24px; } h3 { margin: 0; font-size: 17px; }
-nav a { color: inherit; margin-right: 16px; } p { margin: 0 0 16px; max-width: 800px; } section + section { margin-top: 56px; }
-.scroll { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; margin-bottom: 8px; }
-th, td { padding: 6px 0 6px 20px; text-align: right; font-weight: 400; white-space: nowrap; border-bottom: 1px solid var(--rule); }
-th:first-child { text-align: left; padding-left: 0; } thead th { color: var(--soft); font-size: 14px; vertical-align: bottom; white-space: normal; }
-th small { display: block; white-space: normal; }
-.swatch { display: inline-block; width: 22px; border-top: 3px solid; margin-right: 8px; vertical-align: middle; }
-.swatch.dpsgd { border-top-style: dashed; } .swatch.secagg { border-top-style: dotted; }
-.key { position: sticky; top: 0; z-index: 9; background: var(--paper); border-bottom: 1px solid var(--rule); padding: 8px 0; margin: 24px 0; }
-.key button { font: inherit; font-size: 14px; color: inherit; background: none; border: 0; padding: 2px 0; margin-right: 20px; cursor: pointer; }
-.key button[aria-pressed=false] { opacity: 0.35; text-decoration: line-through; }
-.figures { display: grid; grid-template-columns: 1fr 1fr; gap: 32px; } figure { margin: 0; min-width: 0; } .wide { grid-column: 1 / -1; }
-.plot { height: 360px; } .wide .plot { height: 420px; } @media (max-width: 800px) { figure { grid-column: 1 / -1; } }
-.cat { margin-left: 12px; white-space: nowrap; } .cat i { display: inline-block; width: 12px; height: 12px; margin-right: 5px; background: var(--node); }
-.coordination i { background: repeating-linear-gradient(135deg, var(--node) 0 3px, var(--paper) 3px 5px); }
-.metadata i { opacity: 0.56; } .control i { opacity: 0.31; }
-details { margin-top: 24px; } summary { cursor: pointer; } pre { overflow-x: auto; font-size: 13px; border-left: 3px solid var(--rule); padding-left: 16px; }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: 4px 24px; font-size: 14px; } dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
-"""
-SCRIPT = """
-const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
-function draw(figure) {
-  const css = getComputedStyle(document.documentElement);
-  const off = [...figure.closest("section").querySelectorAll("[aria-pressed=false]")].map((b) => Number(b.dataset.method));
-  const colour = (_, name, alpha) => `"${css.getPropertyValue("--" + name).trim()}${alpha || ""}"`;
-  const spec = JSON.parse(figure.querySelector("script").textContent.replace(/"css:(\\w+)(?:\\/(\\w\\w))?"/g, colour));
-  for (const trace of spec.data) trace.visible = !off.includes(trace.meta);
-  return Plotly.react(figure.querySelector(".plot"), spec.data, spec.layout, config);
-}
-async function drawAll(root) {
-  for (const plot of root.querySelectorAll(".plot")) {
-    const figure = plot.parentElement;
-    try { await draw(figure); figure.dataset.state = "drawn"; }
-    catch (error) { figure.dataset.state = "failed"; plot.textContent = "This plot could not be drawn: " + error; }
-  }
-}
-for (const button of document.querySelectorAll("[aria-pressed]")) button.addEventListener("click", () => {
-  button.setAttribute("aria-pressed", button.getAttribute("aria-pressed") === "false");
-  drawAll(button.closest("section"));
-});
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawAll(document));
-drawAll(document);
-"""
+# --- Results: what the files of a run directory say -----------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,12 +104,12 @@ def summarise(directory: Path) -> list[MethodRow]:
 def _rows(study: _Study) -> list[MethodRow]:
     full = [method for method in study.methods if method.name == "dpsgd" and method.sparsifier is None]
     full.sort(key=lambda method: method.paper)
-    per_round = _mean(_judged(study, full[0]), "bytes_per_round") if full else None
+    per_round = _mean(_judged(study, full[0])[-1], "bytes_per_round") if full else None
     return [_row(study, method, per_round) for method in study.methods]
 
 
 def _row(study: _Study, method: MethodSection, full: float | None) -> MethodRow:
-    steps = _judged(study, method)
+    steps = _judged(study, method)[-1]
     return MethodRow(
         title=method.title,
         metric=study.metric,
@@ -191,12 +130,21 @@ def _row(study: _Study, method: MethodSection, full: float | None) -> MethodRow:
     )
 
 
-def _judged(study: _Study, method: MethodSection) -> list[Step]:
-    """The test steps, one per seed and all of the same round, that a method is judged by."""
+def _judged(study: _Study, method: MethodSection) -> list[list[Step]]:
+    """What a method is judged by: for every test step that all the runs in question have reached, these runs.
+
+    Those in question are the finished ones, or while there is none, all that have begun; so a mean never
+    jumps because a seed dropped out of it.
+    """
     begun = [one for one in study.runs[method.title] if one.steps]
     judged = [one for one in begun if one.finished] or begun
-    last = min(one.steps[-1]["round"] for one in judged)
-    return [step for one in judged for step in one.steps if step["round"] == last]
+    by_round: dict[float, list[Step]] = {}
+    for step in (step for one in judged for step in one.steps):
+        by_round.setdefault(step["round"], []).append(step)
+    groups = [by_round[number] for number in sorted(by_round) if len(by_round[number]) == len(judged)]
+    if not groups:
+        raise DataError(f"{study.folder}: the seeds of {method.title} have no test step in common")
+    return groups
 
 
 def _mean(steps: Sequence[Step], key: str) -> float:
@@ -286,6 +234,18 @@ def _json(path: Path) -> dict[str, object]:
         raise DataError(f"{path} is damaged: {error}") from None
 
 
+# --- Figures: dictionaries in plotly's schema -----------------------------------------------------------------
+
+BYTES: Units = ((1.0, "B"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB"))
+SECONDS: Units = ((1.0, "s"), (60.0, "min"), (3600.0, "h"))
+PALETTE = 8  # told apart with every kind of colour blindness, and 3 : 1 against the page, light and dark
+DASHES = {"cesar": "solid", "secagg": "dot", "dpsgd": "dash"}
+SYMBOLS = (("circle", ""), ("diamond", "◆"), ("square", "■"), ("triangle-up", "▲"))
+SHADES = {"values": "", "coordination": "", "metadata": "/90", "control": "/50"}
+MOST_EDGES = 6000
+HATCH = {"shape": "/", "fgcolor": "css:paper", "size": 6, "solidity": 0.4, "fillmode": "overlay"}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Axis:
     """What an axis shows of a test step: `key`, in a unit of that size."""
@@ -312,7 +272,7 @@ def _metric_axis(key: str) -> _Axis:
 
 
 def _cost_axis(study: _Study, key: str, name: str, units: Units) -> _Axis:
-    size, unit = _unit(max(_mean(_judged(study, method), key) for method in study.methods), units)
+    size, unit = _unit(max(_mean(_judged(study, method)[-1], key) for method in study.methods), units)
     return _Axis(key=key, name=name, size=size, unit=unit)
 
 
@@ -334,13 +294,12 @@ def _axis(title: str, **more: object) -> Spec:
 
 
 def _layout(x: Spec, y: Spec, **more: object) -> Spec:
-    clear = "rgba(0,0,0,0)"
     ink = {"family": "system-ui, sans-serif", "size": 13, "color": "css:ink"}
     return {
         "font": ink,
-        "paper_bgcolor": clear,
-        "plot_bgcolor": clear,
-        "modebar": {"bgcolor": clear, "color": "css:soft", "activecolor": "css:ink"},
+        "paper_bgcolor": "css:paper",  # the page's own: against a transparent one hover labels turn illegible
+        "plot_bgcolor": "css:paper",
+        "modebar": {"bgcolor": "css:paper", "color": "css:soft", "activecolor": "css:ink"},
         "hoverlabel": {"bgcolor": "css:paper", "bordercolor": "css:soft", "font": ink, "namelength": -1},
         "margin": {"l": 48, "r": 16, "t": 24, "b": 44},
         "showlegend": False,
@@ -355,16 +314,17 @@ def _curves(study: _Study, colours: dict[str, int], x: _Axis, y: _Axis) -> Spec:
     """Mean lines over seeds with a band of one standard error."""
     bands, lines = [], []
     for method in study.methods:
-        by_round: dict[float, list[Step]] = {}
-        for step in (step for one in study.runs[method.title] for step in one.steps):
-            by_round.setdefault(step["round"], []).append(step)
-        groups = [by_round[number] for number in sorted(by_round)]
-        gaps = [i for i, group in enumerate(groups) if not math.isfinite(_error(group, y.key) or math.nan)]
+        groups, colour = _judged(study, method), colours[method.title]
+        errors = [_error(group, y.key) for group in groups]
+        gaps = [i for i, error in enumerate(errors) if error is None or not math.isfinite(error)]
         for before, after in pairwise([-1, *gaps, len(groups)]):
-            bands.append(_band(groups[before + 1 : after], colours[method.title], x, y))
-        lines.append(_line(groups, method, colours[method.title], x, y))
+            if after - before > 2:
+                bands.append(_band(groups[before + 1 : after], colour, x, y))
+        lines.append(_line(groups, method, colour, x, y))
     layout = _layout(_axis(x.title, rangemode="tozero"), _axis(y.title))
-    layout["hovermode"] = "x unified" if x.key == "round" else "closest"
+    if x.key == "round":
+        layout["hovermode"] = "x unified"
+        layout["xaxis"]["unifiedhovertitle"] = {"text": "round %{x}"}
     return {"data": [*bands, *lines], "layout": layout}
 
 
@@ -388,21 +348,30 @@ def _band(groups: list[list[Step]], colour: int, x: _Axis, y: _Axis) -> Spec:
 
 
 def _line(groups: list[list[Step]], method: MethodSection, colour: int, x: _Axis, y: _Axis) -> Spec:
-    shade = f"css:c{colour % PALETTE}"
-    at = "" if x.key == "round" else f" after %{{x:.4~g}} {x.unit} (round %{{customdata}})"
+    shade, many = f"css:c{colour % PALETTE}", len(groups) > 25
+    at = f"<b>%{{fullData.name}}</b><br>%{{text}} after %{{x:.4~g}} {x.unit}, round %{{customdata}}<extra></extra>"
     return {
         "type": "scatter",
-        "mode": "lines+markers" if len(groups) <= 25 else "lines",
+        "mode": "lines" if many and colour < PALETTE else "lines+markers",
         "name": _plain(method.title),
         "x": [_number(_mean(group, x.key) / x.size) for group in groups],
         "y": [_number(_mean(group, y.key) / y.size) for group in groups],
-        "text": [_text(_mean(group, y.key), _error(group, y.key), y, y.unit) for group in groups],
+        "text": [_text(_mean(group, y.key), _error(group, y.key), y, f" {y.unit}") for group in groups],
         "customdata": [int(group[0]["round"]) for group in groups],
-        "hovertemplate": f"%{{text}}{at}",
+        "hovertemplate": "%{text}" if x.key == "round" else at,
         "line": {"color": shade, "width": 2.2, "dash": DASHES[method.name]},
-        "marker": {"color": shade, "size": 6, "symbol": SYMBOLS[colour // PALETTE % len(SYMBOLS)]},
+        "marker": {"color": shade, "size": 7, "symbol": _symbol(colour)[0], "maxdisplayed": 12 * many},
         "meta": colour,
     }
+
+
+def _symbol(colour: int) -> tuple[str, str]:
+    """What tells methods of the same colour apart: a marker, for plotly and as a letter."""
+    return SYMBOLS[colour // PALETTE % len(SYMBOLS)]
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:#.3g}".rstrip(".")
 
 
 def _plain(text: str) -> str:
@@ -412,25 +381,28 @@ def _plain(text: str) -> str:
 
 def _breakdown(study: _Study, colours: dict[str, int]) -> Spec:
     """Bytes per node and round, a bar per method in its colour and a texture per category."""
-    axis = _cost_axis(study, "bytes_per_round", "bytes per node and round", BYTES)
+    axis = _cost_axis(study, "bytes_per_round", "per node and round", BYTES)
     data, longest = [], 0.0
     for method in study.methods:
-        steps, name, colour = _judged(study, method), _plain(method.title), colours[method.title]
+        steps, name, colour = _judged(study, method)[-1], _plain(method.title), colours[method.title]
         for category, shade in SHADES.items():
             sent = _mean(steps, f"{category}_per_round")
             marker: Spec = {"color": f"css:c{colour % PALETTE}{shade}", "line": {"width": 0}}
             if category == "coordination":
-                marker["pattern"] = {"shape": "/", "fgcolor": "css:paper", "size": 6, "solidity": 0.4}
+                marker["pattern"] = HATCH
             hover = f"{category}: {sent:,.0f} B<extra></extra>"
             bar = {"type": "bar", "orientation": "h", "x": [_number(sent / axis.size)], "y": [name]}
             data.append({**bar, "marker": marker, "hovertemplate": hover, "meta": colour})
         total = _mean(steps, "bytes_per_round") / axis.size
         longest = max(longest, total)
         end = {"type": "scatter", "mode": "text", "x": [_number(total)], "y": [name], "hoverinfo": "skip"}
-        label = {"text": [f" {total:.3g} {axis.unit}"], "textposition": "middle right", "cliponaxis": False}
+        text = f" {_three_digits(total)} {axis.unit}"
+        label = {"text": [text], "textposition": "middle right", "cliponaxis": False}
         data.append({**end, **label, "meta": colour})
-    x = _axis(axis.title, range=[0, 1.2 * longest])
-    y = _axis("", type="category", autorange="reversed", ticks="", showgrid=False)
+    x = _axis(axis.title, range=[0, 1.2 * longest or 1])
+    count = len(study.methods)
+    spare = max(0, 4 - count) / 2  # so that a few bars stay slim
+    y = _axis("", type="category", range=[count - 0.5 + spare, -0.5 - spare], ticks="", showgrid=False)
     return {"data": data, "layout": _layout(x, y, barmode="stack", bargap=0.35)}
 
 
@@ -439,7 +411,7 @@ def _graph_figure(graph: nx.Graph, kind: str) -> Spec:
     crowded = len(graph) > 400
     ring = crowded or kind in ("ring", "complete")
     place = nx.circular_layout(graph) if ring else nx.spring_layout(graph, seed=1, iterations=200)
-    edges = list(graph.edges)[:: 1 + graph.number_of_edges() // MOST_EDGES]
+    edges = list(graph.edges)[:: _stride(graph)]
     ends = [[v for i, j in edges for v in (_number(place[i][k]), _number(place[j][k]), None)] for k in (0, 1)]
     hidden = {"visible": False, "fixedrange": False}
     few = len(graph) <= 64
@@ -447,7 +419,7 @@ def _graph_figure(graph: nx.Graph, kind: str) -> Spec:
     nodes = {"type": "scatter", "mode": "markers+text" if few else "markers"}
     return {
         "data": [
-            {**lines, "line": {"color": "css:soft/70" if not crowded else "css:soft/28", "width": 1}},
+            {**lines, "line": {"color": "css:soft/20" if crowded else "css:soft/70", "width": 1}},
             {
                 **nodes,
                 "x": [_number(place[node][0]) for node in graph],
@@ -456,17 +428,84 @@ def _graph_figure(graph: nx.Graph, kind: str) -> Spec:
                 "customdata": [_neighbours(graph, node) for node in graph],
                 "hovertemplate": "node %{text}<br>%{customdata}<extra></extra>",
                 "textfont": {"size": 11, "color": "css:paper"},
-                "marker": {"size": 22 if few else 8, "color": "css:node", "line": {"width": 0}},
+                "marker": {"size": 22 if few else 5, "color": "css:node", "line": {"width": 0}},
             },
         ],
         "layout": _layout(hidden, {**hidden, "scaleanchor": "x"}, margin={"l": 8, "r": 8, "t": 8, "b": 8}),
     }
 
 
+def _stride(graph: nx.Graph) -> int:
+    """Every how manyth link is drawn: a page with half a million lines helps nobody."""
+    links: int = graph.number_of_edges()
+    return math.ceil(links / MOST_EDGES)
+
+
 def _neighbours(graph: nx.Graph, node: int) -> str:
     near = sorted(graph[node])
     shown = ", ".join(map(str, near[:12])) + (", …" if len(near) > 12 else "")
     return f"{len(near)} neighbours: {shown}"
+
+
+# --- The page: plotly.js, the figures as data, and a short script that draws them ---------------------------
+
+POLICY = (
+    '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data: blob:; '
+    "script-src 'unsafe-inline'; style-src 'unsafe-inline'\">"
+)
+STYLE = """
+:root { color-scheme: light dark; --paper: #fff; --ink: #1d2329; --soft: #5d6771; --rule: #e3e6e9; --node: #4b5a68;
+  --c0: #0f4c8e; --c1: #b43600; --c2: #01844c; --c3: #8b4e78; --c4: #0a9cef; --c5: #d08405; --c6: #4a2c07; --c7: #a09092; }
+@media (prefers-color-scheme: dark) { :root { --paper: #14171a; --ink: #e4e7ea; --soft: #98a2ab; --rule: #2b3137; --node: #a9b6c2;
+  --c0: #2880db; --c1: #e46311; --c2: #26cc85; --c3: #c486bd; --c4: #c8f2ff; --c5: #fede67; --c6: #93552d; --c7: #6b7068; } }
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 1100px; margin: 0 auto; padding: 24px; }
+footer, figcaption, .note, small { color: var(--soft); font-size: 14px; }
+h1, h2 { margin: 4px 0 8px; line-height: 1.2; } h1 { font-size: 30px; } h2 { font-size: 24px; } h3 { margin: 0; font-size: 17px; }
+nav { margin-bottom: 40px; } nav a { color: inherit; margin-right: 16px; } footer { margin-top: 24px; } p { margin: 0 0 16px; max-width: 800px; } section + section { margin-top: 56px; }
+.scroll { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; margin-bottom: 8px; }
+th, td { padding: 6px 0 6px 20px; text-align: right; font-weight: 400; white-space: nowrap; border-bottom: 1px solid var(--rule); }
+th:first-child { text-align: left; padding-left: 0; } thead th { color: var(--soft); font-size: 14px; vertical-align: bottom; white-space: normal; }
+th small { display: block; }
+.swatch { display: inline-block; position: relative; width: 30px; margin-right: 8px; height: 11px; font: 11px/1 sans-serif; text-align: center; }
+.swatch::before { content: ""; position: absolute; inset: 4px 0 auto 0; border-top: 2.5px solid; }
+.swatch.dpsgd::before { border-top-style: dashed; } .swatch.secagg::before { border-top-style: dotted; }
+.key { position: sticky; top: 0; z-index: 9; background: var(--paper); border-bottom: 1px solid var(--rule); padding: 8px 0; margin: 24px 0; }
+.key button { font: inherit; font-size: 14px; color: inherit; background: none; border: 0; padding: 2px 0; margin-right: 20px; cursor: pointer; }
+.key button[aria-pressed=false] { opacity: 0.35; text-decoration: line-through; }
+.figures { display: grid; grid-template-columns: 1fr 1fr; gap: 0 32px; } h3 { align-self: end; }
+figure { display: grid; grid-row: span 3; grid-template-rows: subgrid; margin: 0 0 32px; min-width: 0; } .wide { grid-column: 1 / -1; }
+.plot { height: 360px; } .wide .plot { height: 420px; } @media (max-width: 800px) { figure { grid-column: 1 / -1; } }
+.cats { display: block; } .cat { margin-right: 16px; white-space: nowrap; } .cat i { display: inline-block; width: 12px; height: 12px; margin-right: 5px; background: var(--node); }
+.coordination i { background: repeating-linear-gradient(135deg, var(--node) 0 3px, var(--paper) 3px 5px); }
+.metadata i { opacity: 0.56; } .control i { opacity: 0.31; }
+details { margin-top: 24px; } summary { cursor: pointer; } pre { columns: 300px; font-size: 13px; white-space: pre-wrap; overflow-wrap: anywhere; } pre span { display: block; break-inside: avoid; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: 4px 24px; font-size: 14px; } dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
+"""
+SCRIPT = """
+const config = { responsive: true, displaylogo: false, showSendToCloud: false,
+  modeBarButtons: [["zoom2d", "pan2d", "resetScale2d", "toImage"]] };
+function draw(figure) {
+  const css = getComputedStyle(document.documentElement);
+  const off = [...figure.closest("section").querySelectorAll("[aria-pressed=false]")].map((b) => Number(b.dataset.method));
+  const colour = (_, name, alpha) => `"${css.getPropertyValue("--" + name).trim()}${alpha || ""}"`;
+  const spec = JSON.parse(figure.querySelector("script").textContent.replace(/"css:(\\w+)(?:\\/(\\w\\w))?"/g, colour));
+  for (const trace of spec.data) trace.visible = !off.includes(trace.meta);
+  return Plotly.react(figure.querySelector(".plot"), spec.data, spec.layout, config);
+}
+async function drawAll(root) {
+  for (const plot of root.querySelectorAll(".plot")) {
+    const figure = plot.parentElement;
+    try { await draw(figure); figure.dataset.state = "drawn"; }
+    catch (error) { figure.dataset.state = "failed"; plot.textContent = "This plot could not be drawn: " + error; }
+  }
+}
+for (const button of document.querySelectorAll("[aria-pressed]")) button.addEventListener("click", () => {
+  button.setAttribute("aria-pressed", button.getAttribute("aria-pressed") === "false");
+  drawAll(button.closest("section"));
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawAll(document));
+drawAll(document);
+"""
 
 
 def write_report(directories: Sequence[Path], out: Path) -> Path:
@@ -487,24 +526,24 @@ def write_report(directories: Sequence[Path], out: Path) -> Path:
 
 
 def _page(studies: list[_Study], colours: dict[str, int]) -> str:
-    name = html.escape(", ".join(dict.fromkeys(study.experiment.name for study in studies)))
-    links = [f'<a href="#e{i}">{_heading(study, studies)}</a>' for i, study in enumerate(studies)]
-    sections = [
-        f'<section id="e{i}"><h2>{_heading(study, studies)}</h2>{_section(study, colours)}</section>'
-        for i, study in enumerate(studies)
-    ]
+    names = [_name(study, studies) for study in studies]
+    several = len(studies) > 1
+    links = "".join(f'<a href="#e{i}">{name}</a>' for i, name in enumerate(names))
+    head = f"<h1>{len(names)} experiments</h1><nav>{links}</nav>" if several else f"<h1>{names[0]}</h1>"
+    sections = (
+        f'<section id="e{i}">{f"<h2>{name}</h2>" if several else ""}{_section(study, colours)}</section>'
+        for i, (name, study) in enumerate(zip(names, studies, strict=True))
+    )
     return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{name}</title>'
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{", ".join(names)}</title>'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">{POLICY}'
-        f"<style>{STYLE}</style><script>{get_plotlyjs()}</script></head><body>"
-        f"<header>cesar report{'<nav>' + ' '.join(links) + '</nav>' if len(links) > 1 else ''}</header>"
-        f"{''.join(sections)}<footer>Made by cesar {cesar.__version__}; plots by plotly.js "
-        f"{get_plotlyjs_version()}. This page loads nothing from elsewhere.</footer>"
-        f"<script>{SCRIPT}</script></body></html>\n"
+        f"<style>{STYLE}</style><script>{get_plotlyjs()}</script></head><body>{head}{''.join(sections)}"
+        f"<footer>Made by cesar {cesar.__version__} with plotly.js {get_plotlyjs_version()}. "
+        f"This page loads nothing from elsewhere.</footer><script>{SCRIPT}</script></body></html>\n"
     )
 
 
-def _heading(study: _Study, studies: list[_Study]) -> str:
+def _name(study: _Study, studies: list[_Study]) -> str:
     """The experiment's name, with its folder where two have the same."""
     name, names = study.experiment.name, [other.experiment.name for other in studies]
     return html.escape(name if names.count(name) == 1 else f"{name} ({study.folder})")
@@ -514,36 +553,32 @@ def _section(study: _Study, colours: dict[str, int]) -> str:
     metric, rounds = _metric_axis(study.metric), _Axis(key="round", name="round")
     sent = _cost_axis(study, "bytes", "sent per node", BYTES)
     spent = _cost_axis(study, "seconds", "training and protocol", SECONDS)
-    better = "higher" if study.metric == "accuracy" else "lower"
-    band = " Bands: one standard error over seeds." if len(study.experiment.seeds) > 1 else ""
+    loss = study.metric == "test_loss"
+    better = "Higher" if study.metric == "accuracy" else "Lower"
     figures = [
         _figure(
             f"{metric.name} by round",
-            f"Test {metric.name}, mean over nodes; {better} is better. Lines that lie on each other learn equally fast.{band}",
+            f"Test set, mean over nodes. {better} is better; lines that coincide learn equally fast."
+            + (" Band: one standard error over seeds." if len(study.experiment.seeds) > 1 else ""),
             _curves(study, colours, rounds, metric),
             wide=True,
         ),
         _figure(
             f"{metric.name} by bytes",
-            "The further left a line gets there, the less a node had to send.",
+            "The further left a line gets there, the less its nodes had to send.",
             _curves(study, colours, sent, metric),
         ),
         _figure(
             f"{metric.name} by time",
-            "Time of all nodes on one machine, without testing. The gap is the price of the protocol.",
+            "All nodes on one machine, testing not counted. The further left, the faster.",
             _curves(study, colours, spent, metric),
         ),
+        "" if loss else _loss_figure(study, colours, rounds),
         _figure(
-            "Test loss by round",
-            "Lower is better. A loss that turns upwards is overfitting, or a learning rate that is too high.",
-            _curves(study, colours, rounds, _metric_axis("test_loss")),
-        )
-        if study.metric != "test_loss"
-        else "",
-        _figure(
-            "What is sent",
-            "Values are parameters; the rest is overhead." + _categories(),
+            "What a node sends per round",
+            f"Values are parameters; all else is overhead.{_categories()}",
             _breakdown(study, colours),
+            wide=loss,
         ),
         _topology(study),
     ]
@@ -551,6 +586,11 @@ def _section(study: _Study, colours: dict[str, int]) -> str:
         f"<p>{html.escape(_sentence(study.experiment))}</p>{_summary(study, colours)}"
         f"{_key(study, colours)}<div class=figures>{''.join(figures)}</div>{_details(study)}"
     )
+
+
+def _loss_figure(study: _Study, colours: dict[str, int], rounds: _Axis) -> str:
+    caption = "Lower is better. A line that turns upwards overfits or diverges."
+    return _figure("Test loss by round", caption, _curves(study, colours, rounds, _metric_axis("test_loss")))
 
 
 def _figure(title: str, caption: str, spec: Spec, *, wide: bool = False) -> str:
@@ -571,7 +611,10 @@ def _topology(study: _Study) -> str:
     which = f"Round 1 of seed {seed}; drawn anew every round" if topology.dynamic else f"Seed {seed}"
     degrees = sorted({degree for _, degree in graph.degree})
     each = f"{degrees[0]}" if len(degrees) == 1 else f"{degrees[0]} to {degrees[-1]}"
-    caption = f"{which}. {len(graph)} nodes, {graph.number_of_edges():,} links, {each} neighbours per node. Point at a node to see them."
+    caption = (
+        f"{which}. {len(graph)} nodes, {graph.number_of_edges():,} links, {each} neighbours per node. "
+        f"{f'One link in {_stride(graph)} is drawn. ' if _stride(graph) > 1 else ''}Point at a node to see them."
+    )
     return _figure("Who averages with whom", caption, _graph_figure(graph, topology.kind), wide=True)
 
 
@@ -607,7 +650,7 @@ def _summary(study: _Study, colours: dict[str, int]) -> str:
         cells = [f"{row.shared:.1%}", _text(row.value, row.error, metric), f"{row.bytes / size:.2f}"]
         cells.append("–" if row.bytes_ratio is None else f"{row.bytes_ratio:.3f}")
         times = (row.seconds_training, row.seconds_protocol, row.seconds_evaluation)
-        cells += [f"{seconds / second:.1f}" for seconds in times]
+        cells += [f"{seconds / second:.{1 if clock == 's' else 2}f}" for seconds in times]
         body += f"<tr><th>{_swatch(method, colours[row.title])}{html.escape(row.title)}{_state(row)}"
         body += "".join(f"<td>{cell}" for cell in cells)
     waiting = [m.title for m in study.experiment.method if m not in study.methods]
@@ -616,7 +659,7 @@ def _summary(study: _Study, colours: dict[str, int]) -> str:
         f"<div class=scroll><table><thead><tr><th>method{heads}<th>training ({clock})<th>protocol ({clock})"
         f"<th>testing ({clock})<tbody>{body}</table></div>"
         "<p class=note>Means over nodes and seeds, ± standard error over seeds where there are several. Share: "
-        f"fraction of the parameters that was sent, as measured. 1 MB is 10⁶ bytes.</p>{note}"
+        f"fraction of the parameters that was sent, as measured. 1 kB is 1000 bytes.</p>{note}"
     )
 
 
@@ -624,16 +667,19 @@ def _state(row: MethodRow) -> str:
     """What is to be said about a method that has not ended."""
     if row.seeds_finished == row.seeds_planned:
         return ""
-    done = f"{row.seeds_finished} of {row.seeds_planned} seeds finished, figures of round {row.round_} of {row.rounds}"
-    return f"<small>running: {done}</small>"
+    seeds = f"{row.seeds_finished} of {row.seeds_planned} seeds finished"
+    return f"<small>running: {seeds if row.seeds_finished else f'round {row.round_} of {row.rounds}'}</small>"
 
 
 def _swatch(method: MethodSection, colour: int) -> str:
-    return f'<i class="swatch {method.name}" style="border-color:var(--c{colour % PALETTE})"></i>'
+    return (
+        f'<i class="swatch {method.name}" style="color:var(--c{colour % PALETTE})">{_symbol(colour)[1]}</i>'
+    )
 
 
 def _categories() -> str:
-    return "".join(f'<span class="cat {name}"><i></i>{name}</span>' for name in SHADES)
+    names = "".join(f'<span class="cat {name}"><i></i>{name}</span>' for name in SHADES)
+    return f"<span class=cats>{names}</span>"
 
 
 def _key(study: _Study, colours: dict[str, int]) -> str:
@@ -643,7 +689,7 @@ def _key(study: _Study, colours: dict[str, int]) -> str:
         f"{_swatch(method, colours[method.title])}{html.escape(method.title)}</button>"
         for method in study.methods
     )
-    return f"<div class=key>{''.join(buttons)}</div>"
+    return f"<div class=key>{''.join(buttons)}<small>click to hide</small></div>"
 
 
 def _details(study: _Study) -> str:
@@ -655,10 +701,12 @@ def _details(study: _Study) -> str:
         for name in names
     }
     facts |= {title: one.settings for title, one in runs if one.settings}
+    tables = _toml(study.experiment).rstrip().split("\n\n")
+    config = "".join(f"<span>{html.escape(table)}\n\n</span>" for table in tables)
     lines = "".join(f"<dt>{html.escape(k)}<dd>{html.escape(v)}" for k, v in facts.items())
     return (
         "<details><summary>Configuration and versions</summary><p>The experiment file with all defaults:</p>"
-        f"<pre>{html.escape(_toml(study.experiment))}</pre><dl>{lines}</dl></details>"
+        f"<pre>{config}</pre><dl>{lines}</dl></details>"
     )
 
 
@@ -666,14 +714,11 @@ def _toml(experiment: Experiment) -> str:
     """The experiment as a file that `cesar run` takes."""
     tables = experiment.model_dump(mode="json", exclude_none=True)
     methods = tables.pop("method")
-    plain = {key: value for key, value in tables.items() if not isinstance(value, dict)}
-    parts = [
-        ("", plain),
-        *((f"[{key}]\n", value) for key, value in tables.items() if isinstance(value, dict)),
-    ]
+    nested = {key: value for key, value in tables.items() if isinstance(value, dict)}
+    parts = [("", {key: value for key, value in tables.items() if key not in nested})]
+    parts += [(f"[{key}]\n", table) for key, table in nested.items()]
     parts += [("[[method]]\n", method) for method in methods]
-    lines = [
+    return "\n".join(
         head + "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in table.items())
         for head, table in parts
-    ]
-    return "\n".join(lines)
+    )

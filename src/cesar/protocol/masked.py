@@ -281,7 +281,7 @@ class MaskedRound:
         out, frame = Share.allocate(
             self._header(Kind.SHARE),
             view,
-            facts=facts_of(self._seed, {j: (p.seed, p.digest) for j, p in partners.items()}),
+            facts=facts_of(self._seed, terms, {j: (p.seed, p.digest) for j, p in partners.items()}),
             checks={j: masker.key.check for j, masker in zip(partners, maskers, strict=True)},
             indices=explicit,
             parameters=count,
@@ -356,6 +356,11 @@ class MaskedRound:
         words = ring.unpack(share.values, width, count)
         self._receiver.add(sender, dict(zip(share.partners, share.checks, strict=True)), kept, words)
 
+    def _terms(self) -> bytes:
+        """What this node has said about its own sum."""
+        view = self._hood.view
+        return (Group(self._exponent, self._members) if self._method.grouped else Group(0, view)).terms(view)
+
     def _positions_of(self, sender: NodeId, share: Share) -> BitWords:
         """Where the values of a share belong."""
         if not self._method.receivers_need_sets:
@@ -364,7 +369,7 @@ class MaskedRound:
         known = {
             j: (self._announced[j].seed, self._receiver.common_digest(sender, j)) for j in share.partners
         }
-        if share.facts != facts_of(self._announced[sender].seed, known):
+        if share.facts != facts_of(self._announced[sender].seed, self._terms(), known):
             raise self._refusal(sender, Reason.STALE_ATTEMPT, "it rests on other announcements")
         kept = self._receiver.expected_positions(sender, share.partners)
         if share.indices is not None:

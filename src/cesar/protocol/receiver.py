@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 
@@ -40,8 +41,11 @@ class Receiver:
         self, degree: int, sets: Mapping[NodeId, BitWords], masking_requirement: int, out: Vector
     ) -> None:
         self._size, self._degree, self._sets, self._s = len(out), degree, sets, masking_requirement
-        self._enough: dict[frozenset[NodeId], BitWords] = {}
-        self._digests: dict[frozenset[NodeId], bytes] = {}
+        self._group = frozenset(sets)
+        self._enough = self._at_least(self._group)
+        self._digests = {
+            frozenset((i, j)): digest_positions(sets[i] & sets[j]) for i, j in combinations(sorted(sets), 2)
+        }
         self._out, self._total = out, out.view(np.uint32)
         self._counts: Counts = np.empty(0, dtype=np.uint8)
         self.arrived: dict[NodeId, Arrived] = {}
@@ -49,17 +53,16 @@ class Receiver:
     def expected_positions(self, sender: NodeId, partners: Collection[NodeId]) -> BitWords:
         """I_{i→r} of a share that carries these partners' masks."""
         group = frozenset((sender, *partners))
-        if group not in self._enough:
-            sets = [self._sets[node] for node in sorted(group)]
-            self._enough[group] = bits.at_least(sets, self._s + 1, bits.words_for(self._size))
-        return self._enough[group] & self._sets[sender]
+        enough = self._enough if group == self._group else self._at_least(group)
+        return enough & self._sets[sender]
+
+    def _at_least(self, group: frozenset[NodeId]) -> BitWords:
+        """Positions that enough members of a group selected for each to carry s masks."""
+        return bits.at_least([self._sets[node] for node in group], self._s + 1, bits.words_for(self._size))
 
     def common_digest(self, i: NodeId, j: NodeId) -> bytes:
         """Digest of the positions that two members both selected, as their announcements say."""
-        pair = frozenset((i, j))
-        if pair not in self._digests:
-            self._digests[pair] = digest_positions(self._sets[i] & self._sets[j])
-        return self._digests[pair]
+        return self._digests[frozenset((i, j))]
 
     def add(self, sender: NodeId, checks: Mapping[NodeId, bytes], kept: BitWords, words: RingWords) -> None:
         """Add a share's words, which lie at the kept positions."""
