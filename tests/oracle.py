@@ -126,36 +126,60 @@ def masked_round(
     contributors: list[tuple[int, ...]] = []
     sent: dict[tuple[int, int], int] = {}
     for r in range(len(models)):
-        everybody = talk.view[r]
-        chosen = {j: selected[r if rules.coordinated else j] for j in everybody}
-        carried: dict[int, dict[int, NDArray[np.bool_]]] = {}  # i → j → where i's share carries their mask
-        values: dict[int, NDArray[np.bool_]] = {}  # i → where i's share carries a value
-        for i in sorted(everybody):
-            partners = talk.partners(i, r)
-            if partners is None:
-                continue
-            masks = np.sum([chosen[j] for j in partners], axis=0, dtype=int)
-            kept = chosen[i] & (masks >= rules.s)
-            sent[i, r] = int(kept.sum())
-            if ("share", i, r) not in lost and talk.readable(r, i, partners):
-                values[i] = kept
-                carried[i] = {j: kept & chosen[j] for j in partners}
-        if rules.dropout == "abort" and any(carried.get(i, {}).keys() != everybody - {i} for i in everybody):
-            values = {}
-        spoiled = np.zeros(models.shape[1], dtype=bool)
-        nothing = np.zeros_like(spoiled)
-        for i in values:
-            for j, where in carried[i].items():
-                spoiled |= where & ~carried.get(j, {}).get(i, nothing)
-        total = models[r].copy()
-        for i, where in values.items():
-            usable = where & ~spoiled
-            total[usable] += models[i][usable]
+        made = shares_for(talk, r, {j: selected[r if rules.coordinated else j] for j in talk.view[r]})
+        sent |= {(i, r): int(share.values.sum()) for i, share in made.items()}
+        came = {
+            i: share
+            for i, share in made.items()
+            if ("share", i, r) not in lost and talk.readable(r, i, set(share.masks))
+        }
+        if rules.dropout == "abort" and not complete(came, talk.view[r]):
+            came = {}
+        spoiled = uncancelled(came, models.shape[1])
+        for i, share in came.items():
+            usable = share.values & ~spoiled
+            result[r] += np.where(usable, models[i], 0)
             counts[r] += usable
-        result[r] = np.where(counts[r] > 0, total / (1 + counts[r]), models[r])
+        result[r] /= 1 + counts[r]
         gone[r] = spoiled.sum()
-        contributors.append(tuple(values))
+        contributors.append(tuple(came))
     return Outcome(vectors=result, counts=counts, lost=gone, contributors=contributors, sent=sent)
+
+
+@dataclass(frozen=True)
+class Share:
+    """Where a share carries a value, and where it carries the mask that it has in common with each partner."""
+
+    values: NDArray[np.bool_]
+    masks: dict[int, NDArray[np.bool_]]
+
+
+def shares_for(talk: Exchange, r: int, chosen: Mapping[int, NDArray[np.bool_]]) -> dict[int, Share]:
+    """What the neighbours of r send it: the parameters that at least s of their partners selected too."""
+    shares = {}
+    for i in sorted(chosen):
+        partners = talk.partners(i, r)
+        if partners is not None:
+            masks = np.sum([chosen[j] for j in partners], axis=0, dtype=int)
+            values = chosen[i] & (masks >= talk.rules.s)
+            shares[i] = Share(values, {j: values & chosen[j] for j in partners})
+    return shares
+
+
+def complete(came: Mapping[int, Share], everybody: set[int]) -> bool:
+    """Whether all shares are there, each with the masks of all others: what "abort" insists on."""
+    return came.keys() == everybody and all(
+        share.masks.keys() == everybody - {i} for i, share in came.items()
+    )
+
+
+def uncancelled(came: Mapping[int, Share], size: int) -> NDArray[np.bool_]:
+    """Where some share carries a mask whose opposite has not come."""
+    found, nowhere = np.zeros(size, dtype=bool), np.zeros(size, dtype=bool)
+    for i, share in came.items():
+        for j, where in share.masks.items():
+            found |= where & ~(came[j].masks.get(i, nowhere) if j in came else nowhere)
+    return found
 
 
 def plain_round(

@@ -149,7 +149,7 @@ MISTAKES = {
     "negative rounds": ({"rounds": -1}, "rounds"),
     "match_share without cesar": (
         {"match_share": True, "method": [{"name": "dpsgd", "sparsifier": "topk"}]},
-        "match_share needs",
+        "exactly one cesar method",
     ),
     "dynamic ring": ({"topology": {"kind": "ring", "dynamic": True}}, "always the same"),
     "file without a path": ({"topology": {"kind": "file"}}, "path"),

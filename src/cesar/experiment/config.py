@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -112,6 +113,11 @@ class MethodSection(Section):
             parts.append(f"{amount:g}")
         return "-".join(parts)
 
+    @property
+    def folder(self) -> str:
+        """The title as a name for a directory."""
+        return re.sub(r"[^a-z0-9._]+", "-", self.title.lower()).strip("-.") or "method"
+
     def build(self, degree: int, measured_share: float | None = None) -> Method:
         """The method on a graph in which receivers have at least that many neighbours.
 
@@ -197,10 +203,23 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def _titles_differ(self) -> Experiment:
-        titles = [method.title for method in self.method]
-        twice = next((title for title in titles if titles.count(title) > 1), None)
-        if twice is not None:
-            raise ValueError(f"two methods are called {twice!r}; give them a label each")
+        folders = [method.folder for method in self.method]
+        for method in self.method:
+            if folders.count(method.folder) > 1:
+                raise ValueError(f"two methods are called {method.title!r}; give them a label each")
+        return self
+
+    @model_validator(mode="after")
+    def _shares_are_known(self) -> Experiment:
+        for method in self.method:
+            if method.name != "dpsgd" or method.sparsifier is None or method.share or method.alpha:
+                continue
+            matches = [m for m in self.method if m.name == "cesar" and m.sparsifier == method.sparsifier]
+            if not self.match_share or len(matches) != 1:
+                raise ValueError(
+                    f"{method.title}: how much is it to share? Give share, or set match_share = true beside "
+                    f"exactly one cesar method with sparsifier = {method.sparsifier!r}"
+                )
         return self
 
 

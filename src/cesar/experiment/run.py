@@ -79,7 +79,7 @@ def execute(
     """Run everything that is not finished yet; the summaries of all runs."""
     data = _load_data(experiment, data_dir)
     runs = [
-        Run(method, seed, out / method.title / f"seed-{seed}")
+        Run(method, seed, out / method.folder / f"seed-{seed}")
         for method in sorted(experiment.method, key=lambda m: m.name != "cesar")  # CESAR's share comes first
         for seed in experiment.seeds
     ]
@@ -102,6 +102,8 @@ def read(out: Path) -> Experiment:
         raise ConfigError(
             f"{out} holds no experiment.json; --resume takes the directory of an earlier run"
         ) from None
+    except ValueError as error:
+        raise ConfigError(f"{out}/experiment.json is damaged: {error}") from None
 
 
 def _load_data(experiment: Experiment, data_dir: Path | None) -> Dataset:
@@ -184,7 +186,8 @@ def _setup(experiment: Experiment, run: Run, data: Dataset, measured: float | No
 
 def _check(experiment: Experiment, run: Run, data: Dataset) -> None:
     """Make everything once, so that what is wrong shows before anything is trained."""
-    Simulation(_setup(experiment, run, data, None), workers=1)
+    measured = 0.5 if experiment.match_share else None
+    Simulation(_setup(experiment, run, data, measured), workers=1).close()
 
 
 def _measured_share(
@@ -198,10 +201,6 @@ def _measured_share(
         for summary in summaries
         if summary["method"] == "cesar" and summary["sparsifier"] == method.sparsifier
     ]
-    if not shares:
-        raise ConfigError(
-            f"{method.title}: match_share needs a cesar method with sparsifier = {method.sparsifier!r}, or give share"
-        )
     return float(np.mean(shares))
 
 
@@ -224,7 +223,6 @@ def _execute_run(
     simulation = Simulation(setup, workers=workers, models=journal.models, next_round=journal.next_round)
     for observer in observers:
         observer.started(run.method.title, run.seed, experiment.rounds, journal.next_round)
-    begin = time.perf_counter()
     for record in simulation.run(experiment.rounds):
         journal.add(record)
         for observer in observers:
@@ -239,7 +237,8 @@ def _execute_run(
             journal.checkpoint(simulation.models, simulation.next_round)
             for observer in observers:
                 observer.tested(row)
-    summary = journal.summary(run, experiment, setup, time.perf_counter() - begin)
+    simulation.close()
+    summary = journal.summary(run, experiment, setup)
     _write_json(finished, summary)
     for observer in observers:
         observer.finished(summary)
@@ -299,7 +298,7 @@ class Journal:
         save_file({"models": all_models}, temporary, metadata={"next_round": str(next_round)})
         temporary.replace(self._folder / "checkpoint.safetensors")
 
-    def summary(self, run: Run, experiment: Experiment, setup: Setup, seconds: float) -> dict[str, object]:
+    def summary(self, run: Run, experiment: Experiment, setup: Setup) -> dict[str, object]:
         """What tables and reports show of the run."""
         spent = {
             part: sum(float(row[part]) for row in self._timing)
@@ -315,7 +314,7 @@ class Journal:
             "nodes": len(setup.parts),
             "rounds": experiment.rounds,
             "shared": float(np.mean([row["shared"] for row in self._ledger])),
-            "seconds": seconds,
+            "seconds": sum(spent.values()),
             **{f"seconds_{part}": value for part, value in spent.items()},
             **final,
         }

@@ -129,6 +129,10 @@ class Ensemble:
             check_degrees(graph, getattr(self._method, "masking_requirement", 1))
         self._hoods = neighbourhoods(graph)
 
+    def close(self) -> None:
+        """Let the worker threads go."""
+        self._pool.shutdown()
+
     def round(
         self,
         vectors: NDArray[np.float32],

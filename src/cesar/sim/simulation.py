@@ -115,6 +115,11 @@ class Simulation:
         while self.next_round < rounds:
             yield self._round()
 
+    def close(self) -> None:
+        """Let the worker threads go."""
+        self._pool.shutdown()
+        self._ensemble.close()
+
     def _round(self) -> RoundRecord:
         number = self.next_round
         begin = time.perf_counter()
