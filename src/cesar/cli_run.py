@@ -17,7 +17,7 @@ from cesar.errors import ConfigError
 from cesar.seeds import SeedTree
 
 if TYPE_CHECKING:
-    from cesar.experiment.report import MethodRow
+    from cesar.experiment.results import MethodRow
     from cesar.experiment.run import Row
     from cesar.sim.simulation import RoundRecord
 
@@ -161,7 +161,8 @@ def report_command(
 
 def show_results(folders: list[Path], *, as_json: bool) -> None:
     """The comparison of all methods, and the path of the report."""
-    from cesar.experiment.report import summarise, write_report  # noqa: PLC0415
+    from cesar.experiment.report import write_report  # noqa: PLC0415
+    from cesar.experiment.results import summarise  # noqa: PLC0415
 
     rows = [row for folder in folders for row in summarise(folder)]
     page = write_report(folders, folders[0] / "report.html")

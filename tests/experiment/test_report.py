@@ -18,7 +18,7 @@ import plotly.graph_objects as go
 import pytest
 
 from cesar.errors import DataError
-from cesar.experiment import config, report, run
+from cesar.experiment import config, figures, report, results, run
 from cesar.wire import CATEGORIES
 
 SETTINGS = {
@@ -74,7 +74,7 @@ def invent(out: Path, settings: dict[str, Any], *, metrics=("accuracy",), value=
     (out / "experiment.json").write_text(json.dumps(experiment.model_dump(mode="json")))
     for method in experiment.method:
         for seed in experiment.seeds:
-            folder = out / method.title / f"seed-{seed}"
+            folder = out / method.folder / f"seed-{seed}"
             folder.mkdir(parents=True)
             sent = dict.fromkeys(CATEGORIES, 100.0)
             rounds = range(experiment.rounds)
@@ -149,7 +149,7 @@ def read(*directories: Path, out: Path) -> Page:
 
 
 def test_summary_is_mean_and_standard_error_over_seeds(real):
-    rows = {row.title: row for row in report.summarise(real)}
+    rows = {row.title: row for row in results.summarise(real)}
     assert list(rows) == ["dpsgd-full", "cesar-random-0.3", "secure"]
     full = statistics.mean(
         table(real / "dpsgd-full" / f"seed-{k}" / "metrics.csv")[-1]["bytes"] for k in (1, 2)
@@ -174,10 +174,10 @@ def test_summary_is_mean_and_standard_error_over_seeds(real):
 
 def test_the_table_shows_the_summary(real, tmp_path):
     page = read(real, out=tmp_path)
-    largest = max(row.bytes for row in report.summarise(real))
+    largest = max(row.bytes for row in results.summarise(real))
     assert 1e3 < largest < 1e6
     assert "sent per node (kB)" in page.cells
-    for row in report.summarise(real):
+    for row in results.summarise(real):
         title, share, accuracy, sent, ratio, *_ = page.row(row.title)
         assert (title, share) == (row.title, f"{row.shared:.1%}")
         assert accuracy == f"{100 * row.value:.2f} ± {100 * row.error:.2f}"
@@ -210,9 +210,9 @@ def test_curves_hold_means_bands_and_costs(real, tmp_path):
 
 def test_bars_add_up_to_what_is_sent_per_round(real, tmp_path):
     page = read(real, out=tmp_path)
-    assert set(report.SHADES) == set(CATEGORIES)
+    assert set(figures.SHADES) == set(CATEGORIES)
     spec = next(spec for spec in page.specs if spec["data"][0]["type"] == "bar")
-    for row in report.summarise(real):
+    for row in results.summarise(real):
         bars = [t["x"][0] for t in spec["data"] if t["type"] == "bar" and t["y"] == [row.title]]
         assert len(bars) == len(CATEGORIES)
         assert 1000 * sum(bars) == pytest.approx(row.bytes / row.rounds, rel=1e-4)
@@ -256,7 +256,7 @@ def test_a_method_has_one_colour_everywhere(real, tmp_path):
 
 def test_one_seed_has_neither_band_nor_error(tmp_path):
     out = invent(tmp_path / "one", {**SETTINGS, "seeds": [7]})
-    assert [row.error for row in report.summarise(out)] == [None] * 3
+    assert [row.error for row in results.summarise(out)] == [None] * 3
     page = read(out, out=tmp_path)
     assert "±" not in "".join(page.cells)
     assert not [trace for spec in page.specs for trace in spec["data"] if trace.get("fill")]
@@ -297,7 +297,7 @@ def test_everything_from_files_is_escaped(tmp_path):
 
 def test_a_method_is_judged_by_its_finished_seeds(copy, tmp_path):
     (copy / "secure" / "seed-2" / "summary.json").unlink()
-    row = report.summarise(copy)[2]
+    row = results.summarise(copy)[2]
     assert (row.seeds, row.seeds_finished, row.error) == (1, 1, None)
     assert row.value == table(copy / "secure" / "seed-1" / "metrics.csv")[-1]["accuracy"]
     assert "running: 1 of 2 seeds finished" in read(copy, out=tmp_path).text
@@ -308,7 +308,7 @@ def test_while_nothing_is_finished_the_common_test_step_counts(copy, tmp_path):
         (copy / "secure" / f"seed-{seed}" / "summary.json").unlink()
     write_table(copy / "secure/seed-2/metrics.csv", table(copy / "secure/seed-2/metrics.csv")[:1])
     shutil.rmtree(copy / "cesar-random-0.3")
-    full, secure = report.summarise(copy)
+    full, secure = results.summarise(copy)
     assert (secure.round_, secure.seeds, secure.seeds_finished) == (2, 2, 0)
     assert secure.bytes < 0.6 * full.bytes
     assert secure.bytes_ratio == pytest.approx(1.0, abs=0.1)  # per round: half as many rounds do not matter
@@ -322,7 +322,7 @@ def test_a_test_step_that_is_being_written_does_not_count_yet(copy):
     write_table(path, table(path)[:3])
     (copy / "secure" / "seed-2" / "summary.json").unlink()
     (copy / "secure" / "seed-1" / "summary.json").unlink()
-    assert report.summarise(copy)[2].round_ == 2
+    assert results.summarise(copy)[2].round_ == 2
 
 
 def test_the_configuration_can_be_run_again(real, tmp_path):
@@ -343,7 +343,7 @@ def test_the_graph_is_that_of_the_run(real, tmp_path):
 
 
 def test_a_crowded_graph_is_thinned_out():
-    lines, nodes = report._graph_figure(nx.complete_graph(450), "complete")["data"]
+    lines, nodes = figures.graph_figure(nx.complete_graph(450), "complete")["data"]
     assert len(lines["x"]) <= 3 * report.MOST_EDGES
     assert (len(nodes["x"]), nodes["mode"]) == (450, "markers")
     assert nodes["customdata"][0].endswith("12, …")
@@ -381,7 +381,7 @@ def test_directories_that_are_no_experiments(tmp_path):
         report.write_report([], tmp_path / "p.html")
     for path in (tmp_path, tmp_path / "absent", Path(__file__)):
         with pytest.raises(DataError, match=r"no experiment\.json"):
-            report.summarise(path)
+            results.summarise(path)
     for text in ("{", "[1]", '{"rounds": "many"}', '{"name": 3}'):
         (tmp_path / "experiment.json").write_text(text)
         with pytest.raises(DataError, match="cannot be read"):
@@ -400,12 +400,12 @@ def test_damaged_and_missing_results(copy):
         before = path.read_text()
         path.write_text(text)
         with pytest.raises(DataError, match=words):
-            report.summarise(copy)
+            results.summarise(copy)
         path.write_text(before)
     for folder in copy.glob("*/seed-*"):
         (folder / "metrics.csv").unlink()
     with pytest.raises(DataError, match="no test step yet; the first comes after 2 rounds"):
-        report.summarise(copy)
+        results.summarise(copy)
 
 
 def test_seeds_without_a_common_test_step(copy):
@@ -413,7 +413,7 @@ def test_seeds_without_a_common_test_step(copy):
         path = copy / "secure" / f"seed-{seed}" / "metrics.csv"
         write_table(path, table(path)[keep])
     with pytest.raises(DataError, match="no test step in common"):
-        report.summarise(copy)
+        results.summarise(copy)
 
 
 def browse(page: Path, folder: Path, *switches: str) -> str:
