@@ -174,21 +174,23 @@ def show_results(folders: list[Path], *, as_json: bool) -> None:
 
 
 def _table(rows: list[MethodRow]) -> Table:
+    percent = rows[0].metric == "accuracy"
+    scale, digits, unit = (100, 2, " %") if percent else (1, 4, "")
     table = Table(
         title="Mean over nodes and seeds, ± standard error over seeds",
-        caption="shared: of the parameters; sent: bytes per node; seconds of training, protocol and tests",
+        caption="shared: of the parameters; sent: by a node in all rounds; seconds of training and protocol",
     )
     table.add_column("method", no_wrap=True)
-    for heading in ("shared", rows[0].metric, "sent", "train", "protocol", "test"):
+    for heading in ("shared", f"{rows[0].metric}{unit}", "sent", "training", "protocol"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
-        error = "" if row.error is None else f" ± {row.error:.4f}"
-        seconds = (row.seconds_training, row.seconds_protocol, row.seconds_evaluation)
+        error = "" if row.error is None else f" ± {scale * row.error:.{digits}f}"
         table.add_row(
             row.title,
             f"{row.shared:.1%}",
-            f"{row.value:.4f}{error}",
+            f"{scale * row.value:.{digits}f}{error}",
             _size(row.bytes),
-            *(f"{part:.1f}" for part in seconds),
+            f"{row.seconds_training:.1f}",
+            f"{row.seconds_protocol:.1f}",
         )
     return table

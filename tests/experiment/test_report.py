@@ -344,7 +344,7 @@ def test_the_graph_is_that_of_the_run(real, tmp_path):
 
 def test_a_crowded_graph_is_thinned_out():
     lines, nodes = figures.graph_figure(nx.complete_graph(450), "complete")["data"]
-    assert len(lines["x"]) <= 3 * report.MOST_EDGES
+    assert len(lines["x"]) <= 3 * figures.MOST_EDGES
     assert (len(nodes["x"]), nodes["mode"]) == (450, "markers")
     assert nodes["customdata"][0].endswith("12, …")
 

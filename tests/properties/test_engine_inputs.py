@@ -406,6 +406,39 @@ def test_sets_that_the_network_does_not_send(name):
         node = bench.node(0)
 
 
+# ── frames with something missing or something more ─────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", ["relay", "direct", "random", "coordinated", "secure"])
+def test_a_relay_frame_has_one_item_for_each_partner(name):
+    bench, relays = Bench.of(name), Bench.of(name).of_kind(Kind.RELAY)
+    node = bench.node(len(bench.of_kind(Kind.ANNOUNCE)))
+    item = bytes(16) + struct.pack("<I", 0)
+    for sender, payload in relays:
+        indices = {"coordinated": b"", "random": bytes([6]) + bytes(16)}.get(name, bytes([0]))
+        more = payload + bytes(16) + struct.pack("<I", len(indices)) + indices
+        assert offer(node, sender, more).reason is Reason.MALFORMED
+        if len(payload) > 30:  # header, scale and group; then items
+            assert offer(node, sender, payload[:30]).reason is Reason.MALFORMED
+            assert (
+                offer(node, sender, payload[:30] + item).reason is Reason.MALFORMED or name == "coordinated"
+            )
+    assert name == "direct" or any(len(payload) > 30 for _, payload in relays)
+
+
+def test_padding_is_zero():
+    """Words of 20 bits leave half a byte behind an odd number of them."""
+    bench = Bench.of("direct")
+    node = bench.node(len(bench.frames) - len(bench.of_kind(Kind.SHARE)))
+    padded = 0
+    for sender, payload in bench.of_kind(Kind.SHARE):
+        values = len(payload) - 28 - 8 - 1 - 4 * payload[36].bit_count()  # facts, partners, checks
+        if values % 5 == 3:
+            padded += 1
+            assert offer(node, sender, payload[:-1] + bytes([payload[-1] | 0x80])).reason is Reason.MALFORMED
+    assert padded
+
+
 # ── sizes that claim gigabytes ──────────────────────────────────────────────────────────────────────────
 
 
