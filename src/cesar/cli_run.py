@@ -152,10 +152,15 @@ def bench_training_command(
 def report_command(
     directories: Annotated[list[Path], typer.Argument(help="Experiment directories.")],
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    markdown: Annotated[Path | None, typer.Option(help="Write tables in Markdown instead.")] = None,
 ) -> None:
     """One self-contained HTML page with curves, costs, topology and configuration."""
     from cesar.experiment.report import write_report  # noqa: PLC0415
+    from cesar.experiment.tables import write_tables  # noqa: PLC0415
 
+    if markdown is not None:
+        Console().print(f"tables: [bold]{write_tables(directories, markdown)}[/]")
+        return
     Console().print(f"report: [bold]{write_report(directories, out)}[/]")
 
 

@@ -176,4 +176,4 @@ class Door:
             )
         if (sender, kind) in self._early:
             raise RemoteProtocolError(sender, Reason.DUPLICATE, f"a second {kind.name.lower()}", round_)
-        self._early[sender, kind] = (round_, payload)
+        self._early[sender, kind] = (round_, bytes(payload))  # a transport may reuse its buffer
