@@ -101,7 +101,8 @@ class Ensemble:
             raise ConfigError(f"{method!r} is not a method; use Cesar(…), SecureAggregation() or DPSGD(…)")
         self._method, self._size, self._seeds = method, size, SeedTree(seed)
         self._count = len(graph)
-        self._pool = ThreadPoolExecutor(workers or os.cpu_count())
+        self._workers = workers or os.cpu_count() or 1
+        self._pool = ThreadPoolExecutor(self._workers)
         self._session = self._seeds.bytes(SESSION_BYTES, "session")
         self.use_graph(graph)
         keys = _Keys(self._seeds, len(graph), self._session)
@@ -184,7 +185,7 @@ class Ensemble:
             return True
 
         leaves = self._crash_filter(crashes, round_)
-        network = Network(up, pool=self._pool, leaves=leaves, arrives=arrives)
+        network = Network(up, pool=self._pool, workers=self._workers, leaves=leaves, arrives=arrives)
         network.run()
         if network.rejected:
             raise network.rejected[0]  # these nodes are honest: a refused frame is a fault that must show

@@ -1,15 +1,18 @@
 """An in-memory network: delivers frames in any order, loses them, or cuts a node off in mid-round.
 
-By default a frame is delivered the moment it is made and then forgotten, and as many nodes work at once as
-there are cores; memory holds one frame per core. With a `shuffle`, frames are gathered and delivered one
-by one in random order, which must lead to the same result.
+Nodes are actors. A worker takes a node that has mail and lets it read, or one that may have something to
+send and takes one frame from it; nobody else touches the node meanwhile. Nodes with mail come first, so
+that memory holds a few frames at a time, however large they are. With a `shuffle`, frames are gathered and
+delivered one by one in random order, which must lead to the same result.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
+from enum import Enum
 from functools import partial
 
 import numpy as np
@@ -23,6 +26,15 @@ from cesar.wire import Frame
 Fate = Callable[[NodeId, NodeId, Frame], bool]
 """(sender, recipient, frame) → whether the frame leaves its sender, or whether it arrives."""
 
+Mail = deque[tuple[NodeId, Frame]]
+
+
+class _State(Enum):
+    IDLE = 0
+    QUEUED = 1
+    AT_WORK = 2
+    CALLED = 3  # at work, and there is more to do
+
 
 def _always(sender: NodeId, recipient: NodeId, frame: Frame) -> bool:
     return True
@@ -33,7 +45,7 @@ class Network:
 
     Args:
         nodes: the participants; frames to anybody else get lost.
-        pool: threads that carry frames (kernels and the cipher release the interpreter lock).
+        pool: has `workers` threads for us (kernels and the cipher release the interpreter lock).
         leaves: what a node still sends; a crash is a node whose frames stop leaving.
         arrives: what the network does not lose on the way.
         shuffle: deliver one frame at a time in an order drawn from this generator.
@@ -43,26 +55,33 @@ class Network:
         self,
         nodes: Mapping[NodeId, Node],
         *,
-        pool: ThreadPoolExecutor | None = None,
+        pool: Executor | None = None,
+        workers: int = 1,
         leaves: Fate = _always,
         arrives: Fate = _always,
         shuffle: np.random.Generator | None = None,
     ) -> None:
         self._nodes, self._leaves, self._arrives, self._shuffle = nodes, leaves, arrives, shuffle
-        self._map = map if pool is None else pool.map
-        self._locks = {node: threading.Lock() for node in nodes}
+        self._pool, self._workers = pool, workers
+        self._changed = threading.Condition()  # guards all that follows
+        self._mail: dict[NodeId, Mail] = {node: deque() for node in nodes}
+        self._states = dict.fromkeys(nodes, _State.IDLE)
+        self._queue: deque[NodeId] = deque()  # a node may stand in it twice; its state says if it is due
+        self._busy = 0
         self._flying: list[tuple[NodeId, NodeId, Frame]] = []
         self.rejected: list[RemoteProtocolError] = []
 
     def run(self) -> dict[NodeId, AggregateReady]:
         """Carry frames and let time pass until every round has ended; the outcomes."""
         while True:
+            for node in self._nodes:
+                self._call(node)
             self._carry()
             waiting = [t for node in self._nodes.values() if (t := node.next_deadline()) is not None]
             if not waiting:
                 break
-            for node in self._nodes.values():
-                node.tick(min(waiting))
+            for actor in self._nodes.values():
+                actor.tick(min(waiting))
         return {node.id: self._outcome(node) for node in self._nodes.values()}
 
     def _outcome(self, node: Node) -> AggregateReady:
@@ -73,36 +92,92 @@ class Network:
 
     def _carry(self) -> None:
         """Until no node has anything left to send and nothing is in flight."""
-        while any(list(self._map(self._empty_outbox, self._nodes))):
-            while self._flying:
-                assert self._shuffle is not None
-                chosen = int(self._shuffle.integers(len(self._flying)))
-                self._flying[chosen], self._flying[-1] = self._flying[-1], self._flying[chosen]
-                self._deliver(*self._flying.pop())
+        self._work_together()
+        while self._flying:
+            assert self._shuffle is not None
+            chosen = int(self._shuffle.integers(len(self._flying)))
+            self._flying[chosen], self._flying[-1] = self._flying[-1], self._flying[chosen]
+            self._deliver(*self._flying.pop())
+            self._work_together()
 
-    def _empty_outbox(self, sender: NodeId) -> bool:
-        """Send all that a node has to send; whether there was anything."""
-        node, sent = self._nodes[sender], False
-        while True:
-            with self._locks[sender]:
-                out = next(node.outbound(partial(self._leaves, sender)), None)
-            if out is None:
-                return sent
-            sent = True
-            for recipient in out.recipients:
-                if not self._arrives(sender, recipient, out.frame):
-                    continue
-                if self._shuffle is None:
-                    self._deliver(sender, recipient, out.frame)
-                else:
-                    self._flying.append((sender, recipient, out.frame))
+    def _work_together(self) -> None:
+        if self._pool is None:
+            self._work()
+        else:
+            list(self._pool.map(lambda _: self._work(), range(self._workers)))
 
-    def _deliver(self, sender: NodeId, recipient: NodeId, frame: Frame) -> None:
-        node = self._nodes.get(recipient)
-        if node is None:
-            return
-        with self._locks[recipient]:
+    def _work(self) -> None:
+        """Serve nodes until nothing is left to do."""
+        while (due := self._next()) is not None:
+            node, mail = due
+            more = False
             try:
-                node.receive(sender, frame.payload)
+                more = self._read(node, mail) if mail else self._send(node)
+            finally:
+                self._release(node, more)
+
+    def _next(self) -> tuple[NodeId, Mail] | None:
+        """A node to serve, and its mail; waits while others are at work and may call for more."""
+        with self._changed:
+            while True:
+                while self._queue:
+                    node = self._queue.popleft()
+                    if self._states[node] is _State.QUEUED:
+                        self._states[node] = _State.AT_WORK
+                        self._busy += 1
+                        mail, self._mail[node] = self._mail[node], deque()
+                        return node, mail
+                if self._busy == 0:
+                    self._changed.notify_all()
+                    return None
+                self._changed.wait()
+
+    def _release(self, node: NodeId, more: bool) -> None:
+        with self._changed:
+            self._busy -= 1
+            called = self._states[node] is _State.CALLED
+            self._states[node] = _State.IDLE
+            if more or called:
+                self._call(node, urgent=called)
+            elif self._busy == 0:
+                self._changed.notify_all()
+
+    def _call(self, node: NodeId, *, urgent: bool = False) -> None:
+        """Have a node served; one with mail before those that may only have something to send."""
+        with self._changed:
+            if self._states[node] in (_State.AT_WORK, _State.CALLED):
+                self._states[node] = _State.CALLED
+                return
+            if urgent:
+                self._queue.appendleft(node)
+            elif self._states[node] is _State.IDLE:
+                self._queue.append(node)
+            self._states[node] = _State.QUEUED
+            self._changed.notify()
+
+    def _read(self, node: NodeId, mail: Mail) -> bool:
+        for sender, frame in mail:
+            try:
+                self._nodes[node].receive(sender, frame.payload)
             except RemoteProtocolError as error:
                 self.rejected.append(error)
+        return True
+
+    def _send(self, sender: NodeId) -> bool:
+        """Take one frame from a node; whether there was one."""
+        out = next(self._nodes[sender].outbound(partial(self._leaves, sender)), None)
+        if out is None:
+            return False
+        for recipient in out.recipients:
+            if recipient not in self._nodes or not self._arrives(sender, recipient, out.frame):
+                continue
+            if self._shuffle is None:
+                self._deliver(sender, recipient, out.frame)
+            else:
+                self._flying.append((sender, recipient, out.frame))
+        return True
+
+    def _deliver(self, sender: NodeId, recipient: NodeId, frame: Frame) -> None:
+        with self._changed:
+            self._mail[recipient].append((sender, frame))
+            self._call(recipient, urgent=True)
