@@ -111,7 +111,7 @@ class Cohort:
             vector.copy_(work)
         if not bool(torch.isfinite(value)):
             raise DataError(
-                f"node {node} diverged in round {round_}: its loss is {float(value)}; lower training.learning_rate"
+                f"node {node} diverged in round {round_}: its loss is {value.item()}; lower training.learning_rate"
             )
 
     def _fields(self, rows: NDArray[np.int64]) -> tuple[torch.Tensor, ...]:

@@ -1,0 +1,152 @@
+"""Models have the paper's parameter counts, train in place, and come out the same for the same seed."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from cesar.errors import ConfigError, DataError
+from cesar.learn import datasets, models, partition
+from cesar.learn.flat import Layout, bind, flatten
+from cesar.learn.samples import Dataset, Samples, Task
+from cesar.learn.tasks import score
+from cesar.learn.training import Batches, Cohort, Sgd
+from cesar.seeds import SeedTree
+
+SIZES = {
+    "digits-mlp": 4_810,
+    "lenet": 89_834,
+    "celeba-cnn": 30_242,
+    "movielens-mf": 206_680,
+    "gpt2": 124_439_808,
+    "t5-efficient-tiny": 15_570_688,
+}
+
+
+def facts(classes=10):
+    empty = Samples((torch.empty(0),))
+    return Dataset(
+        name="none",
+        task=Task.CLASSIFICATION,
+        train=empty,
+        test=empty,
+        classes=classes,
+        details={"users": 610, "items": 9724},
+    )
+
+
+@pytest.mark.parametrize("name, size", SIZES.items())
+def test_parameter_counts(name, size):
+    if name in ("gpt2", "t5-efficient-tiny"):
+        pytest.importorskip("transformers")
+    with torch.device("meta"):
+        module = models.MODELS[name](facts(2 if name == "celeba-cnn" else 10), None)
+    assert Layout.of(module).size == size
+
+
+@pytest.mark.parametrize("name, shape", [("lenet", (2, 3, 32, 32)), ("celeba-cnn", (2, 3, 84, 84))])
+def test_convolutional_models_take_their_images(name, shape):
+    assert models.build(name, facts(), seed=1)(torch.zeros(shape)).shape == (2, 10)
+
+
+def test_the_seed_decides_the_start():
+    first, again, other = (flatten(models.build("lenet", facts(), seed=s)) for s in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_building_leaves_the_global_generator_alone():
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    models.build("digits-mlp", facts(), seed=1)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_binding_trains_the_vector_itself():
+    module = nn.Linear(3, 2)
+    vector = torch.arange(8.0)
+    bind(module, Layout.of(module), vector)
+    assert torch.equal(module.weight, torch.arange(6.0).view(2, 3))
+    with torch.no_grad():
+        module.bias += 1
+    assert vector[6:].tolist() == [7.0, 8.0]
+    assert torch.equal(flatten(module), vector)
+
+
+def test_tied_parameters_count_once():
+    module = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
+    module[1].weight = module[0].weight
+    assert Layout.of(module).size == 16
+
+
+def test_batches_depend_on_the_step_alone():
+    rows = np.arange(100, 123)
+    forward, backward = (Batches(rows, 5, SeedTree(1), 0) for _ in range(2))
+    steps = range(12)
+    first = [forward.at(step).tolist() for step in steps]
+    assert [backward.at(step).tolist() for step in reversed(steps)][::-1] == first
+    one_pass = [row for batch in first[:4] for row in batch]
+    assert len(set(one_pass)) == 20
+    assert set(one_pass) <= set(rows.tolist())
+
+
+def test_a_node_with_less_than_a_batch_uses_all_it_has():
+    assert sorted(Batches(np.arange(3), 8, SeedTree(1), 0).at(7).tolist()) == [0, 1, 2]
+
+
+def cohort(pool, learning_rate=0.1):
+    data = datasets.load("digits")
+    parts = partition.iid(len(data.train), 4, np.random.default_rng(0))
+    module = models.build("digits-mlp", data, seed=1)
+    sgd = Sgd(learning_rate=learning_rate, batch_size=8, steps=3)
+    rows = np.tile(flatten(module).numpy(), (4, 1))
+    return Cohort(data, module, parts, sgd, seeds=SeedTree(1), pool=pool), rows, data, parts, sgd
+
+
+def test_a_cohort_trains_as_a_plain_loop_does():
+    with ThreadPoolExecutor(2) as pool:
+        trained, rows, data, parts, sgd = cohort(pool)
+        for round_ in range(2):
+            trained.train(rows, round_)
+    for node in range(4):
+        batches = Batches(parts[node], 8, SeedTree(1), node)
+        own = models.build("digits-mlp", data, seed=1)
+        optimiser = torch.optim.SGD(own.parameters(), lr=sgd.learning_rate)
+        for step in range(6):
+            images, labels = data.train.take(batches.at(step)).fields
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(own(images), labels).backward()
+            optimiser.step()
+        np.testing.assert_allclose(rows[node], flatten(own).numpy(), atol=1e-6)
+
+
+def test_divergence_is_an_error_that_names_the_node():
+    with ThreadPoolExecutor(1) as pool:
+        trained, rows, *_ = cohort(pool, learning_rate=1e30)
+        with pytest.raises(DataError, match="node 0 diverged"):
+            trained.train(rows, 0)
+
+
+def test_scores_do_not_depend_on_the_batch_size():
+    data = datasets.load("digits")
+    module = models.build("digits-mlp", data, seed=1)
+    whole, parts = (score(data, module, data.test, batch_size=size) for size in (1000, 7))
+    assert (whole.count, whole.correct) == (parts.count, parts.correct)
+    assert whole.loss == pytest.approx(parts.loss, rel=1e-5)
+
+
+def test_rmse_is_the_root_of_the_mean_square():
+    module = models.MatrixFactorisation(2, 3)
+    with torch.no_grad():
+        module.users.weight.fill_(0.0)
+    fields = (torch.tensor([0, 1]), torch.tensor([0, 2]), torch.tensor([3.0, 4.0]))
+    data = Dataset(name="m", task=Task.RATING, train=Samples(fields), test=Samples(fields), details={})
+    assert score(data, module, data.test).metrics(Task.RATING)["rmse"] == pytest.approx(12.5**0.5)
+
+
+def test_unknown_models_are_named():
+    with pytest.raises(ConfigError, match="lenet"):
+        models.build("resnet", facts(), seed=1)
