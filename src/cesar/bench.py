@@ -84,7 +84,7 @@ def bench_round(
     draw = SeedTree(seed).generator("models")
     for row in models:
         draw.standard_normal(out=row, dtype=np.float32)
-    ensemble = Ensemble(graph, method, size, seed=seed, workers=workers)
+    ensemble = Ensemble(graph, method, size, seed=seed)
     progress("one round to agree on keys and to compile")
     out = np.empty_like(models)
     setup = _seconds(lambda: ensemble.round(models, out=out))

@@ -1,7 +1,7 @@
 """An in-memory network: delivers frames in any order, loses them, or cuts a node off in mid-round.
 
 Nodes are actors. A worker takes a node that has mail and lets it read, or one that may have something to
-send and takes one frame from it; nobody else touches the node meanwhile. Nodes with mail come first, so
+send and takes a few frames from it; nobody else touches the node meanwhile. Nodes with mail come first, so
 that memory holds a few frames at a time, however large they are. With a `shuffle`, frames are gathered and
 delivered one by one in random order, which must lead to the same result.
 """
@@ -27,6 +27,9 @@ Fate = Callable[[NodeId, NodeId, Frame], bool]
 """(sender, recipient, frame) → whether the frame leaves its sender, or whether it arrives."""
 
 Mail = deque[tuple[NodeId, Frame]]
+
+BATCH_BYTES = 1 << 20
+"""Small frames travel together, which saves turns; a large one travels alone, which saves memory."""
 
 
 class _State(Enum):
@@ -97,7 +100,7 @@ class Network:
             assert self._shuffle is not None
             chosen = int(self._shuffle.integers(len(self._flying)))
             self._flying[chosen], self._flying[-1] = self._flying[-1], self._flying[chosen]
-            self._deliver(*self._flying.pop())
+            self._deliver([self._flying.pop()])
             self._work_together()
 
     def _work_together(self) -> None:
@@ -164,20 +167,30 @@ class Network:
         return True
 
     def _send(self, sender: NodeId) -> bool:
-        """Take one frame from a node; whether there was one."""
-        out = next(self._nodes[sender].outbound(partial(self._leaves, sender)), None)
-        if out is None:
-            return False
-        for recipient in out.recipients:
-            if recipient not in self._nodes or not self._arrives(sender, recipient, out.frame):
-                continue
-            if self._shuffle is None:
-                self._deliver(sender, recipient, out.frame)
-            else:
-                self._flying.append((sender, recipient, out.frame))
+        """Take frames from a node, about `BATCH_BYTES` at a time; whether there were any."""
+        leaves, room = partial(self._leaves, sender), BATCH_BYTES
+        letters = []
+        for out in self._nodes[sender].outbound(leaves):
+            letters += [
+                (sender, to, out.frame)
+                for to in out.recipients
+                if to in self._nodes and self._arrives(sender, to, out.frame)
+            ]
+            room -= len(out.frame.payload)
+            if room <= 0:
+                break
+        else:
+            if room == BATCH_BYTES:
+                return False
+        if self._shuffle is None:
+            self._deliver(letters)
+        else:
+            self._flying += letters
         return True
 
-    def _deliver(self, sender: NodeId, recipient: NodeId, frame: Frame) -> None:
+    def _deliver(self, letters: list[tuple[NodeId, NodeId, Frame]]) -> None:
         with self._changed:
-            self._mail[recipient].append((sender, frame))
-            self._call(recipient, urgent=True)
+            for sender, recipient, frame in letters:
+                self._mail[recipient].append((sender, frame))
+            for recipient in {recipient for _, recipient, _ in letters}:
+                self._call(recipient, urgent=True)
