@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import io
+import itertools
 import json
 import re
 import stat
@@ -298,6 +299,7 @@ def special(kind: bytes, target: str) -> bytes:
         tarred(("Elsewhere/train.jsonl", NOISE)),
         tarred(("QASC_Dataset/other.jsonl", NOISE)),
     ],
+    ids=itertools.count(),  # archives hold the time, and all workers must give a case the same name
 )
 def test_a_bad_tar_archive_is_refused(site, tmp_path, archive):
     root = tmp_path / "data"
@@ -337,6 +339,7 @@ def zip_link() -> bytes:
         b"not an archive",
         zipped(("elsewhere/ratings.csv", b"x")),
     ],
+    ids=itertools.count(),
 )
 def test_a_bad_zip_archive_is_refused(site, tmp_path, archive):
     with pytest.raises(DataError, match=r"refused to unpack|archive has changed"):
