@@ -55,8 +55,8 @@ class Score:
         return {"test_loss": mean, "accuracy": self.correct / self.count}
 
 
-def score(data: Dataset, module: nn.Module, samples: Samples, *, batch_size: int = 500) -> Score:
-    """Run the model over samples without training."""
+def score(data: Dataset, module: nn.Module, samples: Samples, *, batch_size: int = 50) -> Score:
+    """Run the model over samples without training; small batches stay in the cache."""
     total_loss, correct = 0.0, 0.0
     with torch.inference_mode():
         for start in range(0, len(samples), batch_size):
