@@ -79,20 +79,25 @@ def neighbourhoods(graph: nx.Graph) -> dict[NodeId, Neighbourhood]:
 
 
 def check_graph(graph: nx.Graph, nodes: int) -> None:
-    """Refuse a graph on which nothing sensible can be averaged.
+    """Refuse a graph on which nothing sensible can be averaged, or whose nodes are not 0 to `nodes` - 1.
 
     Raises:
         ConfigError: says what is wrong with the graph and how to mend it.
     """
     if graph.is_directed() or graph.is_multigraph():
         raise ConfigError("the graph must be undirected and simple: pass networkx.Graph(graph)")
-    if nodes < 2:
-        raise ConfigError("a network needs at least two nodes; one node has nobody to average with")
     if set(graph) != set(range(nodes)):
         raise ConfigError(
             f"the graph's nodes must be exactly 0..{nodes - 1}, one per row of the vectors; "
             "networkx.convert_node_labels_to_integers(graph) renames them"
         )
+    check_shape(graph)
+
+
+def check_shape(graph: nx.Graph) -> None:
+    """Refuse a simple graph, whatever its nodes are called, on which nothing sensible can be averaged."""
+    if len(graph) < 2:
+        raise ConfigError("a network needs at least two nodes; one node has nobody to average with")
     loops = list(nx.nodes_with_selfloops(graph))
     if loops:
         raise ConfigError(f"node {loops[0]} is its own neighbour; remove self-loops from the graph")

@@ -30,13 +30,13 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, safe_open, save_file  # type: ignore[attr-defined]
 
+from cesar import graphs
 from cesar.errors import ConfigError, DataError
 from cesar.experiment.config import Experiment, MethodSection, TopologySection, parse
 from cesar.learn import datasets, models, partition
 from cesar.learn.samples import Dataset
 from cesar.learn.training import Sgd
 from cesar.seeds import SeedTree
-from cesar.sim import graphs
 from cesar.sim.simulation import Faults, RoundRecord, Setup, Simulation
 from cesar.wire import CATEGORIES
 

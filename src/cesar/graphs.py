@@ -37,6 +37,32 @@ def small_world(nodes: int, degree: int, rewire: float, draw: np.random.Generato
     return nx.connected_watts_strogatz_graph(nodes, degree, rewire, seed=int(draw.integers(2**31)))
 
 
+def parse(text: str, nodes: int, draw: np.random.Generator) -> nx.Graph:
+    """A graph from a short name: regular:3, ring, complete, small-world:4 or file:PATH.
+
+    Raises:
+        ConfigError: there is no such graph, or not of so many nodes.
+    """
+    kind, _, detail = text.partition(":")
+    if nodes < 2:
+        raise ConfigError("a network needs at least two nodes; one node has nobody to average with")
+    match kind:
+        case "regular" if detail.isdecimal():
+            return regular(nodes, int(detail), draw)
+        case "small-world" if detail.isdecimal():
+            return small_world(nodes, int(detail), 0.1, draw)
+        case "file" if detail:
+            return from_file(Path(detail), nodes)
+        case "ring" if not detail:
+            return nx.cycle_graph(nodes)
+        case "complete" if not detail:
+            return nx.complete_graph(nodes)
+        case _:
+            raise ConfigError(
+                f"{text!r} is not a topology; write regular:3, ring, complete, small-world:4 or file:edges.txt"
+            )
+
+
 def from_file(path: Path, nodes: int) -> nx.Graph:
     """A graph from lines of two node numbers each; text behind # is ignored.
 

@@ -1,0 +1,339 @@
+"""The roster: who is in the network, with which certificate, where, and next to whom. Public and signed.
+
+The file is JSON, {"roster": …, "signature": …}, in exactly one spelling (sorted keys, two spaces): any other
+spelling is refused, so no two readers can understand one file differently. The authority signs
+
+    "cesar roster 1" ‖ 0 ‖ the roster object, keys sorted, no spaces
+
+and a peer verifies with the authority's certificate in its own folder, never with the copy in the file. A
+removed peer is not in the next version, and a peer refuses a version older than one that it has seen. Agreement
+keys stand in the certificates only, so that there is nothing that could contradict them.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from types import MappingProxyType
+
+import networkx as nx
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from cesar.errors import ConfigError
+from cesar.peer.identity import (
+    Authority,
+    Claim,
+    check_address,
+    check_issuer,
+    check_name,
+    check_network,
+    fingerprint,
+    read_authority,
+    read_certificate,
+    read_public,
+    verify,
+)
+from cesar.topology import Neighbourhood, check_shape
+from cesar.types import NodeId
+
+FILE = "roster.json"
+FORMAT = 1
+LIMIT = 64 << 20
+NETWORK_ID_BYTES = 16
+_DOMAIN = b"cesar roster 1\0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One peer as the others know it.
+
+    Attributes:
+        address: host:port where it listens; None if it can only dial.
+        certificate: PEM; `fingerprint` is the SHA-256 of its DER form.
+        agreement_key: X25519, from the certificate.
+        host_name: what TLS must find in the certificate.
+    """
+
+    id: NodeId
+    name: str
+    address: str | None
+    certificate: bytes = field(repr=False)
+    fingerprint: bytes = field(repr=False)
+    agreement_key: bytes = field(repr=False)
+    network: str
+    host_name: str
+    starts: datetime
+    expires: datetime
+
+    @classmethod
+    def of(cls, certificate: bytes, *, name: str, address: str | None) -> Member:
+        """A member from its certificate (PEM)."""
+        read = read_certificate(certificate)
+        claim = Claim.of(read)
+        return cls(
+            id=claim.id,
+            name=check_name(name),
+            address=None if address is None else check_address(address),
+            certificate=read.public_bytes(Encoding.PEM),
+            fingerprint=fingerprint(read),
+            agreement_key=claim.agreement_key,
+            network=claim.network,
+            host_name=claim.host_name,
+            starts=read.not_valid_before_utc,
+            expires=read.not_valid_after_utc,
+        )
+
+    def valid(self, now: datetime) -> bool:
+        """Whether the certificate's dates allow it to be used at that moment."""
+        return self.starts <= now <= self.expires
+
+
+@dataclass(frozen=True, kw_only=True)
+class Roster:
+    """A roster whose signature, certificates and graph have been checked.
+
+    Attributes:
+        network_id: 16 random bytes that no other network has.
+        version: grows by one with each change.
+        members: by id, ascending; ids may have gaps.
+        graph: who averages with whom.
+        raw: the signed file as it came.
+    """
+
+    network: str
+    network_id: bytes
+    version: int
+    issued: datetime
+    members: Mapping[NodeId, Member]
+    graph: nx.Graph = field(repr=False, compare=False)
+    raw: bytes = field(repr=False)
+
+    @classmethod
+    def load(cls, path: Path, ca: bytes, *, at_least: int = 0) -> Roster:
+        """Read and check a roster file; see `parse`."""
+        try:
+            return cls.parse(read_public(path, LIMIT), ca, at_least=at_least)
+        except ConfigError as error:
+            raise ConfigError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
+
+    @classmethod
+    def parse(cls, data: bytes, ca: bytes, *, at_least: int = 0) -> Roster:
+        """Check a signed roster from anywhere.
+
+        Expired certificates are accepted here, so that somebody can be told; see `Member.valid`.
+
+        Args:
+            ca: certificate (PEM) of the authority that the caller trusts.
+            at_least: the newest version that the caller has seen.
+
+        Raises:
+            ConfigError: says what is wrong and what to do.
+        """
+        match _open(data, ca):
+            case {
+                "format": 1,
+                "network": str() as network,
+                "network_id": str() as network_id,
+                "version": int() as version,
+                "issued": str() as issued,
+                "ca": str() as embedded,
+                "peers": list() as peers,
+                **rest,
+            } if not rest:
+                pass
+            case _:
+                raise ConfigError("the roster has a format that this version does not know; update cesar")
+        if version < at_least:
+            raise ConfigError(
+                f"the roster has version {version}, which is older than version {at_least}, which this peer has "
+                "already seen; fetch the newest"
+            )
+        if embedded != _normal(ca):
+            raise ConfigError("the roster holds the certificate of another authority")
+        entries = [_entry(value) for value in peers]
+        members = _members([member for member, _ in entries], check_network(network), ca)
+        return cls(
+            network=network,
+            network_id=_network_id(network_id),
+            version=version,
+            issued=_time(issued),
+            members=members,
+            graph=_graph(members, {member.id: neighbours for member, neighbours in entries}),
+            raw=data,
+        )
+
+    @classmethod
+    def sign(
+        cls,
+        authority: Authority,
+        members: Iterable[Member],
+        graph: nx.Graph,
+        *,
+        network_id: bytes,
+        version: int,
+        now: datetime,
+    ) -> Roster:
+        """A new version, checked as its readers will check it."""
+        content = {
+            "format": FORMAT,
+            "network": authority.network,
+            "network_id": network_id.hex(),
+            "version": version,
+            "issued": now.replace(microsecond=0).isoformat(),
+            "ca": _normal(authority.certificate),
+            "peers": [
+                {
+                    "id": member.id,
+                    "name": member.name,
+                    "address": member.address,
+                    "certificate": member.certificate.decode(),
+                    "neighbours": sorted(graph[member.id]),
+                }
+                for member in sorted(members, key=lambda member: member.id)
+            ],
+        }
+        signature = base64.b64encode(authority.sign(_signed(content))).decode()
+        return cls.parse(_spell({"roster": content, "signature": signature}), authority.certificate)
+
+    def hood(self, node: NodeId) -> Neighbourhood:
+        """What this node may know of the graph.
+
+        Raises:
+            ConfigError: it is not in the roster.
+        """
+        if node not in self.members:
+            raise ConfigError(
+                f"node {node} is not in version {self.version} of the roster: it was removed or never signed"
+            )
+        return Neighbourhood(
+            node, {NodeId(r): tuple(sorted(NodeId(j) for j in self.graph[r])) for r in self.graph[node]}
+        )
+
+    def dials(self, a: NodeId, b: NodeId) -> bool:
+        """Whether a opens the connection to its neighbour b: to the one that has an address, else upwards."""
+        there, back = self.members[b].address is not None, self.members[a].address is not None
+        return there and (a < b or not back)
+
+
+def _signed(content: Mapping[str, object]) -> bytes:
+    return _DOMAIN + json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _spell(document: Mapping[str, object]) -> bytes:
+    return (json.dumps(document, sort_keys=True, indent=2) + "\n").encode()
+
+
+def _normal(certificate: bytes) -> str:
+    return read_authority(certificate).public_bytes(Encoding.PEM).decode()
+
+
+def _open(data: bytes, ca: bytes) -> dict[str, object]:
+    """The roster object, once its signature has been verified."""
+    if len(data) > LIMIT:
+        raise ConfigError(f"a roster has at most {LIMIT:,} bytes, and this has {len(data):,}")
+    try:
+        document = json.loads(data)
+        spelled = _spell(document)
+        content, signature = (
+            document.pop("roster"),
+            base64.b64decode(document.pop("signature"), validate=True),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise ConfigError(f"this is not a roster; take {FILE} of the network") from None
+    if spelled != data or document or not isinstance(content, dict):
+        raise ConfigError("the roster was changed on the way, if only in its spacing; copy it byte for byte")
+    if not verify(read_authority(ca), signature, _signed(content)):
+        raise ConfigError(
+            "the roster is not signed by the authority that this peer trusts: it was changed, or it belongs to "
+            "another network; fetch it again from whoever runs this one"
+        )
+    return content
+
+
+def _entry(value: object) -> tuple[Member, list[int]]:
+    match value:
+        case {
+            "id": int() as node,
+            "name": str() as name,
+            "address": str() | None as address,
+            "certificate": str() as certificate,
+            "neighbours": list() as neighbours,
+            **rest,
+        } if not rest and all(isinstance(other, int) for other in neighbours):
+            pass
+        case _:
+            raise ConfigError(
+                "the roster describes a peer in a way that this version does not know; update cesar"
+            )
+    try:
+        member = Member.of(certificate.encode(errors="replace"), name=name, address=address)
+    except ConfigError as error:
+        raise ConfigError(f"node {node}: {error}") from None
+    if member.id != node:
+        raise ConfigError(f"node {node} has the certificate of node {member.id}")
+    if sorted(set(neighbours)) != neighbours:
+        raise ConfigError(f"node {node}: neighbours must be in ascending order, each once")
+    return member, neighbours
+
+
+def _members(listed: list[Member], network: str, ca: bytes) -> Mapping[NodeId, Member]:
+    authority = read_authority(ca)
+    members: dict[NodeId, Member] = {}
+    keys: dict[bytes, NodeId] = {}
+    for member in sorted(listed, key=lambda member: member.id):
+        if member.id in members:
+            raise ConfigError(f"two peers have the id {member.id}")
+        if member.network != network:
+            raise ConfigError(f"node {member.id} has a certificate of the network {member.network!r}")
+        certificate = read_certificate(member.certificate)
+        try:
+            check_issuer(certificate, authority)
+        except ConfigError as error:
+            raise ConfigError(f"the certificate of node {member.id}: {error}") from None
+        tls = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        for key in (tls, member.agreement_key):
+            if keys.setdefault(key, member.id) != member.id:
+                raise ConfigError(f"nodes {keys[key]} and {member.id} have the same key; each needs its own")
+        members[member.id] = member
+    return MappingProxyType(members)
+
+
+def _graph(members: Mapping[NodeId, Member], neighbours: Mapping[NodeId, list[int]]) -> nx.Graph:
+    graph = nx.Graph()
+    graph.add_nodes_from(members)
+    for i, others in neighbours.items():
+        for j in map(NodeId, others):
+            if i not in neighbours.get(j, ()):
+                raise ConfigError(f"node {i} lists node {j} as a neighbour, but not the other way round")
+            if members[i].address is None and members[j].address is None:
+                raise ConfigError(
+                    f"nodes {i} and {j} are neighbours, but neither has an address, so neither can dial the "
+                    "other; give one of them an address"
+                )
+            graph.add_edge(i, j)
+    check_shape(graph)
+    return nx.freeze(graph)
+
+
+def _network_id(text: str) -> bytes:
+    try:
+        raw = bytes.fromhex(text)
+    except ValueError:
+        raw = b""
+    if len(raw) != NETWORK_ID_BYTES or raw.hex() != text:
+        raise ConfigError(f"the roster's network_id must be {2 * NETWORK_ID_BYTES} hexadecimal digits")
+    return raw
+
+
+def _time(text: str) -> datetime:
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        time = None
+    if time is None or time.tzinfo is None:
+        raise ConfigError("the roster's date of issue is not an ISO time with a zone")
+    return time
