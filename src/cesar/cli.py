@@ -17,10 +17,11 @@ from rich.table import Table
 import cesar
 from cesar import bench, explain, theory
 from cesar.cli_data import data_app
+from cesar.cli_network import network_app, peer_app
 from cesar.cli_run import bench_training_command, demo_command, report_command, run_command
 from cesar.errors import CesarError
 from cesar.methods import DPSGD, Cesar, Method, SecureAggregation
-from cesar.sparsify import AnySparsifier, CoordinatedSubsampling, RandomSubsampling, TopK
+from cesar.sparsify import SparsifierName
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -33,6 +34,8 @@ bench_app = typer.Typer(no_args_is_help=True, help="Measure, against a floor fro
 app.add_typer(plan_app, name="plan")
 app.add_typer(bench_app, name="bench")
 app.add_typer(data_app, name="data")
+app.add_typer(network_app, name="network")
+app.add_typer(peer_app, name="peer")
 app.command("run")(run_command)
 app.command("report")(report_command)
 app.command("demo")(demo_command)
@@ -50,24 +53,6 @@ class MethodName(StrEnum):
     CESAR = "cesar"
     SECAGG = "secagg"
     DPSGD = "dpsgd"
-
-
-class SparsifierName(StrEnum):
-    """How a node selects."""
-
-    TOPK = "topk"
-    RANDOM = "random"
-    COORDINATED = "coordinated"
-
-    def make(self, alpha: float) -> AnySparsifier:
-        """The sparsifier of that name."""
-        match self:
-            case SparsifierName.TOPK:
-                return TopK(alpha)
-            case SparsifierName.RANDOM:
-                return RandomSubsampling(alpha)
-            case SparsifierName.COORDINATED:
-                return CoordinatedSubsampling(alpha)
 
 
 def main() -> None:

@@ -1,1 +1,302 @@
 """`cesar network` and `cesar peer`: make a network of real peers, change it, and run one of its peers."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from cesar import graphs
+from cesar.errors import ConfigError
+from cesar.methods import Cesar
+from cesar.peer import identity, network
+from cesar.peer.roster import FILE, Member, Roster
+from cesar.seeds import SeedTree
+from cesar.sparsify import SparsifierName
+from cesar.theory import required_alpha
+from cesar.types import NodeId
+
+network_app = typer.Typer(no_args_is_help=True, help="Make a network of real peers, and change it.")
+peer_app = typer.Typer(no_args_is_help=True, help="One peer of a network: keys, checks, training.")
+console = Console()
+
+Net = Annotated[
+    Path, typer.Argument(metavar="NET", help="The network's folder, made by `cesar network init`.")
+]
+RequestFile = Annotated[
+    Path, typer.Argument(metavar="REQUEST", help="The site's request.json, from `cesar peer request`.")
+]
+Days = Annotated[int, typer.Option(min=1, help="How long a certificate is valid.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
+
+
+@network_app.command("init")
+def init(
+    out: Annotated[Path, typer.Option(help="A new folder for the network.")],
+    peers: Annotated[int | None, typer.Option(min=2, help="How many peers; else one per --request.")] = None,
+    topology: Annotated[
+        str,
+        typer.Option(
+            help="Who averages with whom: regular:3 (three random neighbours each), complete, ring, small-world:4, "
+            "or file:edges.txt with two ids per line."
+        ),
+    ] = "regular:3",
+    name: Annotated[str | None, typer.Option(help="The network's name; else the folder's.")] = None,
+    request: Annotated[
+        list[Path] | None,
+        typer.Option(help="The request.json of a site that made its own keys; once for each such site."),
+    ] = None,
+    host: Annotated[str, typer.Option(help="Where the peers without a request listen.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(help="Peer 0 listens on this port, peer 1 on the next, and so on.")
+    ] = 7400,
+    days: Days = 365,
+    seed: Annotated[int | None, typer.Option(help="Of a random topology; keys are always fresh.")] = None,
+    share: Annotated[float, typer.Option(help="Fraction of the parameters to be shared (β).")] = 0.3,
+    sparsifier: Annotated[SparsifierName, typer.Option(help="How a peer selects.")] = SparsifierName.RANDOM,
+    masks: Annotated[int, typer.Option(help="Masks that a parameter must carry to be sent (s).")] = 1,
+) -> None:
+    """Make a certificate authority, a signed roster, and a folder with keys and peer.toml for each peer.
+
+    Copy each folder peer-N to its machine, or try all of them on this one. The folder ca/ signs every later
+    change: keep it where nobody else can read it. Sites that make their own keys (`cesar peer request`) take part
+    with --request, and find what they need in signed/.
+    """
+    requests = _requests(request or [])
+    count = peers or len(requests)
+    if not count or any(node >= count for node in requests):
+        raise ConfigError(
+            "say how many peers there are, such as --peers 8; ids go from 0 to one less than that"
+        )
+    if not (port > 0 and port + count + max(100, count) <= 65536):
+        raise ConfigError(f"{count} peers and their status pages need more ports than follow {port}")
+    draw = SeedTree(secrets.randbits(64) if seed is None else seed).generator("graph")
+    graph = graphs.parse(topology, count, draw)
+    settings = network.settings(sparsifier.value, share, masks)
+    plan = network.Plan(
+        name=name or out.resolve().name,
+        graph=graph,
+        settings=settings,
+        requests=requests,
+        host=host,
+        port=port,
+        days=days,
+    )
+    least = min(degree for _, degree in graph.degree)
+    if least > masks:  # else the network refuses, with a better explanation
+        Cesar(sparsifier=sparsifier.make(required_alpha(share, least, masks)), masking_requirement=masks)
+    network.Network.create(out, plan, _now())
+    console.print(
+        f"Made the network [bold]{plan.name}[/] of {count} peers in {escape(str(out))}. Each peer needs its own "
+        "folder and nothing else.",
+        soft_wrap=True,
+    )
+    _show_trust(out / "ca" / identity.CA_CERTIFICATE)
+
+
+@network_app.command("sign")
+def sign(
+    net: Net,
+    request: RequestFile,
+    neighbours: Annotated[str, typer.Option(help="Ids of the peers that it averages with, such as 0,3,5.")],
+    days: Days = 365,
+) -> None:
+    """Add a peer that made its own keys: sign its certificate and a new version of the roster."""
+    made = _read_request(request)
+    changed = network.Network.open(net).add(made, _ids(neighbours), now=_now(), days=days)
+    _show_signed(changed, made.claim.id)
+
+
+@network_app.command("renew")
+def renew(net: Net, request: RequestFile, days: Days = 365) -> None:
+    """Replace a peer's keys and certificate by those of a new request with the same id.
+
+    Name and address stay as they are unless the request gives others.
+    """
+    made = _read_request(request)
+    changed = network.Network.open(net).renew(made, now=_now(), days=days)
+    _show_signed(changed, made.claim.id)
+    old = net / f"peer-{made.claim.id}"
+    if old.is_dir():
+        console.print(
+            f"The old keys in {escape(str(old))} are no longer part of the network.", soft_wrap=True
+        )
+
+
+@network_app.command("revoke")
+def revoke(
+    net: Net,
+    peer: Annotated[int, typer.Option(help="The id of the peer to remove.")],
+    edges: Annotated[str, typer.Option(help="Edges to add between the others, such as 1-5,2-7.")] = "",
+    connect: Annotated[
+        bool, typer.Option("--connect", help="Add the edges that keep the others connected and masked.")
+    ] = False,
+) -> None:
+    """Remove a peer: sign a roster without it. The others refuse it as soon as they have that version."""
+    before = network.Network.open(net)
+    after = before.remove(peer, _edges(edges), connect=connect, now=_now())
+    added = [f"{i}-{j}" for i, j in after.roster.graph.edges if not before.roster.graph.has_edge(i, j)]
+    console.print(
+        f"Node {peer} is out of version {after.roster.version} of the roster; edges added: "
+        f"{', '.join(added) or 'none'}.\nGive every site the new {escape(str(net / FILE))}.",
+        soft_wrap=True,
+    )
+
+
+@network_app.command("show")
+def show(
+    net: Annotated[Path, typer.Argument(metavar="NET", help="The network's folder, or a peer's.")],
+    as_json: AsJson = False,
+) -> None:
+    """Who is in the network, who dials whom (so who needs an open port), and when certificates end."""
+    authority = next(
+        (net / sub for sub in ("ca", ".") if (net / sub / identity.CA_CERTIFICATE).is_file()), net
+    )
+    roster = Roster.load(net / FILE, identity.read_public(authority / identity.CA_CERTIFICATE))
+    rows = [_row(roster, member) for member in roster.members.values()]
+    if as_json:
+        fields = {"network": roster.network, "version": roster.version, "issued": roster.issued.isoformat()}
+        typer.echo(json.dumps({**fields, "peers": rows}))
+        return
+    table = Table(title=f"{roster.network}, version {roster.version} of {roster.issued:%Y-%m-%d %H:%M} UTC")
+    table.add_column("id", justify="right")
+    for heading in ("name", "address", "dials", "is dialled by", "certificate ends"):
+        table.add_column(heading, overflow="fold")
+    for member, row in zip(roster.members.values(), rows, strict=True):
+        table.add_row(
+            str(member.id),
+            escape(member.name),
+            escape(member.address or "none: it only dials"),
+            " ".join(map(str, row["dials"])),
+            " ".join(map(str, row["dialled_by"])),
+            _expiry(member),
+        )
+    console.print(table)
+    _show_trust(authority / identity.CA_CERTIFICATE)
+
+
+@peer_app.command("request")
+def make_request(
+    network_name: Annotated[str, typer.Option("--network", help="The network's name.")],
+    node: Annotated[
+        int, typer.Option("--id", help="This peer's id, as agreed with whoever runs the network.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the keys; existing keys are never overwritten.")],
+    name: Annotated[str | None, typer.Option(help="What people call this peer, such as hospital-x.")] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            help="host:port where neighbours reach this peer; leave it out where no port can be opened."
+        ),
+    ] = None,
+) -> None:
+    """Make keys for this site, and a request that the network's authority can sign.
+
+    The keys stay in the folder. Send request.json to whoever runs the network, and put the files that come
+    back beside the keys.
+    """
+    name = None if name is None else identity.check_name(name)
+    address = None if address is None else identity.check_address(address)
+    made = identity.Request(
+        csr=identity.make_keys(out, network_name, node), name=name, address=address
+    ).to_bytes()
+    path = out / identity.REQUEST
+    identity.write_public(path, made)
+    console.print(
+        f"Made keys in {escape(str(out))}; they stay there. Send {escape(str(path))} to whoever runs the network, "
+        f"and compare its SHA-256 over the telephone:\n{identity.file_fingerprint(made)}",
+        soft_wrap=True,
+    )
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _requests(paths: list[Path]) -> dict[NodeId, identity.Request]:
+    requests: dict[NodeId, identity.Request] = {}
+    for path in paths:
+        made = _read_request(path)
+        if made.claim.id in requests:
+            raise ConfigError(
+                f"{path}: there is another request for node {made.claim.id}; each needs its own id"
+            )
+        requests[made.claim.id] = made
+    return requests
+
+
+def _read_request(path: Path) -> identity.Request:
+    """A request, and its fingerprint for the person who signs it."""
+    made = identity.Request.load(path)
+    digest = identity.file_fingerprint(identity.read_public(path))
+    console.print(
+        f"Request of {escape(made.claim.host_name)}; its SHA-256 must be the one that the site reads out:\n{digest}",
+        soft_wrap=True,
+    )
+    return made
+
+
+def _ids(text: str) -> list[int]:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words or not all(word.isdecimal() for word in words):
+        raise ConfigError(f"{text!r} is not a list of ids; write them as 0,3,5")
+    return [int(word) for word in words]
+
+
+def _edges(text: str) -> list[network.Edge]:
+    edges = []
+    for word in filter(None, (word.strip() for word in text.split(","))):
+        ends = word.split("-")
+        if len(ends) != 2 or not all(end.isdecimal() for end in ends):
+            raise ConfigError(f"{word!r} is not an edge; write edges as 1-5,2-7")
+        edges.append((int(ends[0]), int(ends[1])))
+    return edges
+
+
+def _row(roster: Roster, member: Member) -> dict[str, Any]:
+    near = roster.hood(member.id).view
+    return {
+        "id": member.id,
+        "name": member.name,
+        "address": member.address,
+        "neighbours": list(near),
+        "dials": [other for other in near if roster.dials(member.id, other)],
+        "dialled_by": [other for other in near if roster.dials(other, member.id)],
+        "expires": member.expires.isoformat(),
+        "fingerprint": member.fingerprint.hex(),
+    }
+
+
+def _expiry(member: Member) -> str:
+    now = _now()
+    if not member.valid(now):
+        return f"[red]{member.expires:%Y-%m-%d}, not valid now[/]"
+    soon = member.expires - now < timedelta(days=30)
+    return f"[yellow]{member.expires:%Y-%m-%d}, soon[/]" if soon else f"{member.expires:%Y-%m-%d}"
+
+
+def _show_trust(path: Path) -> None:
+    certificate = identity.read_authority(identity.read_public(path))
+    console.print(
+        f"The authority's certificate ends on {certificate.not_valid_after_utc:%Y-%m-%d}. SHA-256 of ca.pem, which "
+        f"every site must have: {identity.file_fingerprint(identity.read_public(path))}",
+        soft_wrap=True,
+        style="dim",
+        highlight=False,
+    )
+
+
+def _show_signed(changed: network.Network, node: int) -> None:
+    console.print(
+        f"Signed version {changed.roster.version} of the roster. The site copies all files of "
+        f"{escape(str(changed.signed(node)))} beside its keys; every other site takes the new "
+        f"{escape(str(changed.folder / FILE))}.",
+        soft_wrap=True,
+    )

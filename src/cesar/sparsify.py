@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -113,6 +114,24 @@ class CoordinatedSubsampling:
 
 
 AnySparsifier = Sparsifier | CoordinatedSubsampling
+
+
+class SparsifierName(StrEnum):
+    """How a node selects, by the name that settings use."""
+
+    TOPK = "topk"
+    RANDOM = "random"
+    COORDINATED = "coordinated"
+
+    def make(self, alpha: float) -> AnySparsifier:
+        """The sparsifier of that name."""
+        match self:
+            case SparsifierName.TOPK:
+                return TopK(alpha)
+            case SparsifierName.RANDOM:
+                return RandomSubsampling(alpha)
+            case SparsifierName.COORDINATED:
+                return CoordinatedSubsampling(alpha)
 
 
 def write_set(indices: IndexSet | None, code: Code | None) -> bytes:

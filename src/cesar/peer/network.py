@@ -1,0 +1,320 @@
+"""The folder of a network's authority: make a network, add, renew and remove peers.
+
+    net/ca/ca.key, ca.pem       the authority; the key is private and signs everything
+    net/network.toml            the settings that every peer.toml repeats
+    net/roster.json             the newest signed roster
+    net/peer-3/                 a peer whose keys were made here: all that it needs to run
+    net/signed/peer-8/          for a peer that made its own keys: what its site fetches
+
+Every change is a new version of the roster, written to all these folders. Nothing is sent from here; who runs a
+site copies the files, or serves them, as they please: all but the keys are public.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import product
+from pathlib import Path
+
+import networkx as nx
+
+from cesar.errors import ConfigError
+from cesar.peer.identity import (
+    CA_CERTIFICATE,
+    CA_DAYS,
+    CERTIFICATE,
+    Authority,
+    Request,
+    make_keys,
+    read_public,
+    write_public,
+)
+from cesar.peer.roster import FILE, NETWORK_ID_BYTES, Member, Roster
+from cesar.topology import check_degrees
+from cesar.types import NodeId
+
+SETTINGS = "network.toml"
+PEER = "peer.toml"
+Edge = tuple[int, int]
+
+
+def settings(sparsifier: str, share: float, masks: int) -> str:
+    """The part of a peer.toml that is the same at every peer."""
+    return f"""\
+[method]                       # the same at every peer
+name = "cesar"
+sparsifier = "{sparsifier}"
+share = {share!r}
+masks = {masks}
+ring_bits = 32
+
+[rounds]
+every = 6                      # local steps between two averages
+floor = 2.0                    # seconds: no deadline is shorter
+ceiling = 120.0                # … or longer
+buffers = "local"              # or "average"
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A network to be made.
+
+    Attributes:
+        graph: of the nodes 0 to n - 1.
+        settings: the text of network.toml.
+        requests: of the peers that made their own keys; the others get keys here.
+        host, port: where the others listen; each adds its id to the port.
+        days: how long certificates are valid.
+    """
+
+    name: str
+    graph: nx.Graph
+    settings: str
+    requests: Mapping[NodeId, Request]
+    host: str
+    port: int
+    days: int
+
+    def address(self, node: int) -> str | None:
+        request = self.requests.get(NodeId(node))
+        return request.address if request else f"{self.host}:{self.port + node}"
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A network's folder, open for changes."""
+
+    folder: Path
+    authority: Authority
+    roster: Roster
+
+    @classmethod
+    def create(cls, folder: Path, plan: Plan, now: datetime) -> None:
+        """Make a network in a new folder, as a whole or not at all.
+
+        Raises:
+            ConfigError: the folder has something in it, or the plan cannot work.
+            PrivacyError: some node would have too few neighbours.
+        """
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise ConfigError(f"{folder} is there already; choose a new folder with --out")
+        check_degrees(plan.graph, _masks(plan.settings))
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        draft = folder.with_name(f".{folder.name}.{os.getpid()}")
+        draft.mkdir()
+        try:
+            cls._fill(draft, plan, now)
+            draft.replace(folder)
+        except BaseException:
+            shutil.rmtree(draft)
+            raise
+
+    @classmethod
+    def _fill(cls, folder: Path, plan: Plan, now: datetime) -> None:
+        authority = Authority.create(plan.name, now=now, days=max(CA_DAYS, plan.days + 1))
+        authority.save(folder / "ca")
+        write_public(folder / SETTINGS, plan.settings.encode())
+        members = []
+        for node in sorted(plan.graph):
+            request = plan.requests.get(node)
+            if request is None:
+                request = Request(csr=make_keys(folder / f"peer-{node}", plan.name, node))
+            certificate = authority.issue(request, now=now, days=plan.days)
+            name = request.name or f"node-{node}"
+            members.append(Member.of(certificate, name=name, address=plan.address(node)))
+        roster = Roster.sign(
+            authority,
+            members,
+            plan.graph,
+            network_id=secrets.token_bytes(NETWORK_ID_BYTES),
+            version=1,
+            now=now,
+        )
+        network = cls(folder, authority, roster)
+        apart = max(100, len(members))
+        for member in members:
+            place = network.signed(member.id) if member.id in plan.requests else folder / f"peer-{member.id}"
+            network.hand_over(place, member, apart)
+        network.publish()
+
+    @classmethod
+    def open(cls, folder: Path) -> Network:
+        """An existing network, to change it."""
+        if not (folder / "ca").is_dir():
+            raise ConfigError(f"{folder} holds no network's authority; `cesar network init` makes one")
+        authority = Authority.load(folder / "ca")
+        return cls(folder, authority, Roster.load(folder / FILE, authority.certificate))
+
+    @property
+    def masks(self) -> int:
+        """s: how many masks a parameter needs; a receiver needs more neighbours than that."""
+        return _masks(read_public(self.folder / SETTINGS).decode())
+
+    def signed(self, node: int) -> Path:
+        """What the site of a peer that made its own keys has to fetch."""
+        return self.folder / "signed" / f"peer-{node}"
+
+    def add(self, request: Request, neighbours: Iterable[int], *, now: datetime, days: int) -> Network:
+        """Sign the certificate of a new peer and put it next to some others."""
+        node = request.claim.id
+        if node in self.roster.members:
+            used = ", ".join(map(str, self.roster.members))
+            raise ConfigError(
+                f"node {node} is in the network already; new keys for it go through `cesar network renew`, and a "
+                f"new peer takes an id that is not among {used}"
+            )
+        graph = nx.Graph(self.roster.graph)
+        graph.add_node(node)
+        self._connect(graph, ((node, other) for other in neighbours))
+        name = request.name or f"node-{node}"
+        return self._admit(request, graph, name=name, address=request.address, now=now, days=days)
+
+    def renew(self, request: Request, *, now: datetime, days: int) -> Network:
+        """Replace a peer's keys and certificate. Name and address stay unless the request gives others."""
+        old = self.roster.members.get(request.claim.id)
+        if old is None:
+            raise ConfigError(
+                f"node {request.claim.id} is not in the network; add it with `cesar network sign`"
+            )
+        address = request.address or old.address
+        name = request.name or old.name
+        return self._admit(request, self.roster.graph, name=name, address=address, now=now, days=days)
+
+    def remove(
+        self, node: int, edges: Iterable[Edge] = (), *, connect: bool = False, now: datetime
+    ) -> Network:
+        """Take a peer out and close the gap.
+
+        Args:
+            edges: new edges between those that stay.
+            connect: add what is missing beyond these.
+
+        Raises:
+            ConfigError: the rest would fall apart or have too few neighbours; says which edges to add.
+        """
+        if node not in self.roster.members:
+            raise ConfigError(f"node {node} is not in the network; `cesar network show` lists its peers")
+        members = {i: member for i, member in self.roster.members.items() if i != node}
+        graph = nx.Graph(self.roster.graph)
+        graph.remove_node(node)
+        added = self._connect(graph, edges)
+        missing = missing_edges(graph, members, self.masks + 1)
+        if missing and not connect:
+            written = ",".join(f"{i}-{j}" for i, j in (*added, *missing))
+            raise ConfigError(
+                f"without node {node} the rest would fall apart or leave a receiver too few neighbours; add "
+                f"edges with --edges {written}, or let --connect choose them"
+            )
+        graph.add_edges_from(missing)
+        network = self._sign(members.values(), graph, now)
+        network.publish()
+        return network
+
+    def _connect(self, graph: nx.Graph, edges: Iterable[Edge]) -> list[Edge]:
+        """Add edges between nodes of the graph, and say which were new."""
+        added = []
+        for i, j in edges:
+            for end in (i, j):
+                if end not in graph:
+                    raise ConfigError(f"node {end} is not in the network; an edge needs two peers of it")
+            if not graph.has_edge(i, j):
+                added.append((min(i, j), max(i, j)))
+            graph.add_edge(i, j)
+        return added
+
+    def _admit(
+        self, request: Request, graph: nx.Graph, *, name: str, address: str | None, now: datetime, days: int
+    ) -> Network:
+        check_degrees(graph, self.masks)
+        certificate = self.authority.issue(request, now=now, days=days)
+        member = Member.of(certificate, name=name, address=address)
+        network = self._sign({**self.roster.members, member.id: member}.values(), graph, now)
+        network.hand_over(self.signed(member.id), member)
+        network.publish()
+        return network
+
+    def _sign(self, members: Iterable[Member], graph: nx.Graph, now: datetime) -> Network:
+        roster = Roster.sign(
+            self.authority,
+            members,
+            graph,
+            network_id=self.roster.network_id,
+            version=self.roster.version + 1,
+            now=now,
+        )
+        return Network(self.folder, self.authority, roster)
+
+    def hand_over(self, place: Path, member: Member, apart: int = 100) -> None:
+        """All that a peer needs beside its keys; `apart` is between its port and that of its status page."""
+        place.mkdir(parents=True, exist_ok=True)
+        common = read_public(self.folder / SETTINGS).decode()
+        write_public(place / CERTIFICATE, member.certificate)
+        write_public(place / CA_CERTIFICATE, self.authority.certificate)
+        write_public(place / FILE, self.roster.raw)
+        write_public(place / PEER, (_peer_table(member, apart) + common).encode())
+
+    def publish(self) -> None:
+        """The roster into every folder that has one; the authority's own last, since it counts versions."""
+        for place in (*self.folder.glob("peer-*/"), *self.folder.glob("signed/peer-*/")):
+            write_public(place / FILE, self.roster.raw)
+        write_public(self.folder / FILE, self.roster.raw)
+
+
+def _masks(text: str) -> int:
+    try:
+        method = tomllib.loads(text)["method"]
+        return 0 if method["name"] == "dpsgd" else int(method.get("masks", 1))
+    except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError):
+        raise ConfigError(f"{SETTINGS} has no readable table [method]; compare it with a {PEER}") from None
+
+
+def _peer_table(member: Member, apart: int) -> str:
+    """The head of a peer.toml."""
+    host, _, port = (member.address or ":7400").rpartition(":")
+    local = host in {"localhost", "[::1]"} or host.startswith("127.")
+    listen = f'listen = "{host if local else "0.0.0.0"}:{port}"'  # noqa: S104 a peer is there to be reached
+    if member.address is None:
+        listen = '# listen = "0.0.0.0:7400"    # this peer dials all its neighbours and opens no port'
+    return f"""\
+# Peer {member.id} of the network "{member.network}". Paths are relative to this file.
+[peer]
+id = {member.id}
+{listen}
+status = "127.0.0.1:{int(port) + apart}"      # status page and metrics, for this machine only
+
+"""
+
+
+def missing_edges(graph: nx.Graph, members: Mapping[NodeId, Member], least: int) -> list[Edge]:
+    """Edges that make the graph connected and give every node `least` neighbours, between nodes with few.
+
+    Raises:
+        ConfigError: there are too few nodes, or too few with an address.
+    """
+    graph = nx.Graph(graph)
+    added: list[Edge] = []
+    while True:
+        parts = sorted(nx.connected_components(graph), key=min)
+        poor = min(graph, key=lambda i: (graph.degree[i], i), default=None)
+        if len(parts) > 1:
+            pairs = product(parts[0], set().union(*parts[1:]))
+        elif poor is not None and graph.degree[poor] < least:
+            pairs = product([poor], set(graph) - {poor, *graph[poor]})
+        else:
+            return added
+        usable = [(i, j) for i, j in pairs if members[i].address or members[j].address]
+        if not usable:
+            raise ConfigError(
+                f"no edges can give each of the {len(graph)} peers that remain {least} neighbours, one of each two "
+                "with an address; add a peer first, or give one an address"
+            )
+        i, j = min(usable, key=lambda pair: (sum(graph.degree[k] for k in pair), sorted(pair)))
+        graph.add_edge(i, j)
+        added.append((min(i, j), max(i, j)))
