@@ -133,6 +133,16 @@ class Node:
     def next_deadline(self) -> float | None:
         return self._engine.next_deadline()
 
+    @property
+    def awaiting(self) -> frozenset[NodeId]:
+        """Whose frames the round waits for."""
+        return self._engine.awaiting
+
+    @property
+    def joinable(self) -> bool:
+        """Whether a neighbour that comes only now can still take part in the round."""
+        return self._engine.joinable
+
     def tick(self, now: float) -> None:
         self._engine.tick(now)
 

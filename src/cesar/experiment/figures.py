@@ -10,8 +10,8 @@ from typing import Any
 
 import networkx as nx
 
-from cesar.experiment.config import MethodSection
 from cesar.experiment.results import Step, Study, judged, mean, standard_error
+from cesar.settings import MethodSection
 
 Spec = dict[str, Any]
 Units = tuple[tuple[float, str], ...]

@@ -17,7 +17,7 @@ from plotly.offline import get_plotlyjs, get_plotlyjs_version  # type: ignore[im
 import cesar
 from cesar.errors import ConfigError, DataError
 from cesar.experiment import run
-from cesar.experiment.config import Experiment, MethodSection
+from cesar.experiment.config import Experiment
 from cesar.experiment.figures import (
     BYTES,
     PALETTE,
@@ -36,6 +36,7 @@ from cesar.experiment.figures import (
     unit_for,
 )
 from cesar.experiment.results import MethodRow, Study, read_study, rows_of
+from cesar.settings import MethodSection
 
 POLICY = (
     '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data: blob:; '

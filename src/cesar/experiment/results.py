@@ -13,7 +13,8 @@ import numpy as np
 
 from cesar.errors import DataError
 from cesar.experiment import run
-from cesar.experiment.config import Experiment, MethodSection
+from cesar.experiment.config import Experiment
+from cesar.settings import MethodSection
 from cesar.wire import CATEGORIES
 
 Step = dict[str, float]

@@ -32,11 +32,12 @@ from safetensors.numpy import load_file, safe_open, save_file  # type: ignore[at
 
 from cesar import graphs
 from cesar.errors import ConfigError, DataError
-from cesar.experiment.config import Experiment, MethodSection, TopologySection, parse
+from cesar.experiment.config import Experiment, TopologySection, parse
 from cesar.learn import datasets, models, partition
 from cesar.learn.samples import Dataset
 from cesar.learn.training import Sgd
 from cesar.seeds import SeedTree
+from cesar.settings import MethodSection
 from cesar.sim.simulation import Faults, RoundRecord, Setup, Simulation
 from cesar.wire import CATEGORIES
 

@@ -102,6 +102,14 @@ class Round(Protocol):
         """End the phases whose time is over."""
 
     @property
+    def awaiting(self) -> frozenset[NodeId]:
+        """Whose frames the current phase waits for; empty when finished."""
+
+    @property
+    def joinable(self) -> bool:
+        """Whether a node that comes only now can still take part."""
+
+    @property
     def finished(self) -> bool:
         """Whether nothing more is awaited and everything to be sent is queued."""
 

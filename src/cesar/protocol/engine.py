@@ -127,6 +127,18 @@ class Engine:
         """When to call `tick` next; None if nothing is waiting."""
         return self._round.deadline if self._round is not None and self._door.running else None
 
+    @property
+    def awaiting(self) -> frozenset[NodeId]:
+        """Whose frames the round waits for. A driver that knows that none of them will come need not wait
+        for the deadline: it calls `tick(next_deadline())` at once.
+        """
+        return self._round.awaiting if self._round is not None and self._door.running else frozenset()
+
+    @property
+    def joinable(self) -> bool:
+        """Whether a neighbour that comes only now can still take part in the round."""
+        return self._round is not None and self._door.running and self._round.joinable
+
     def tick(self, now: float) -> None:
         """Time has passed: end the phases that are over."""
         if self._round is not None and self._door.running:

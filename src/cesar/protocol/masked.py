@@ -139,6 +139,23 @@ class MaskedRound:
                 return None
 
     @property
+    def awaiting(self) -> frozenset[NodeId]:
+        """Whom the current phase waits for."""
+        match self._phase:
+            case Phase.ANNOUNCE:
+                return self._listens_to - self._announced.keys()
+            case Phase.RELAY:
+                return frozenset(self._hood.views if self._method.grouped else ()) - self._groups.keys()
+            case Phase.SHARE:
+                return frozenset(self._members) - self._receiver.arrived.keys() - self._unreadable
+            case _:
+                return frozenset()
+
+    @property
+    def joinable(self) -> bool:
+        return self._phase is Phase.ANNOUNCE
+
+    @property
     def finished(self) -> bool:
         return self._phase is Phase.DONE
 
@@ -382,17 +399,8 @@ class MaskedRound:
 
     def _advance(self) -> None:
         """End every phase that has all it waits for."""
-        while self._phase is not Phase.DONE and self._complete():
+        while self._phase is not Phase.DONE and not self.awaiting:
             self._end_phase()
-
-    def _complete(self) -> bool:
-        match self._phase:
-            case Phase.ANNOUNCE:
-                return self._listens_to <= self._announced.keys()
-            case Phase.RELAY:
-                return not self._method.grouped or self._groups.keys() >= self._hood.views.keys()
-            case _:
-                return set(self._members) <= self._receiver.arrived.keys() | self._unreadable
 
     def _end_phase(self) -> None:
         match self._phase:

@@ -79,6 +79,14 @@ class PlainRound:
         return None if self.finished else self._deadline
 
     @property
+    def awaiting(self) -> frozenset[NodeId]:
+        return frozenset() if self._expired else frozenset(self._todo) - self._waiting.keys()
+
+    @property
+    def joinable(self) -> bool:
+        return not self.finished
+
+    @property
     def finished(self) -> bool:
         return self._expired or not self._todo
 

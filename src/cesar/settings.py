@@ -1,0 +1,173 @@
+"""Settings files: TOML in, checked and frozen tables out. A typo is an error that helps.
+
+The experiment file and a peer's file both build on this, and describe methods with the same table.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from cesar.errors import ConfigError
+from cesar.methods import DPSGD, Cesar, Coordination, Dropout, Method, SecureAggregation
+from cesar.sparsify import AnySparsifier, CoordinatedSubsampling, RandomSubsampling, TopK
+from cesar.theory import expected_share, required_alpha
+
+AnySection = TypeVar("AnySection", bound="Section")
+
+
+class Section(BaseModel):
+    """A table of the file: nothing unknown is taken, nothing changes afterwards."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class MethodSection(Section):
+    """How to average. Give the share β that is to be sent or the fraction α that is to be selected."""
+
+    name: Literal["cesar", "secagg", "dpsgd"]
+    label: str = ""
+    sparsifier: Literal["random", "topk", "coordinated"] | None = None
+    share: Annotated[float, Field(gt=0, le=1)] | None = None
+    alpha: Annotated[float, Field(gt=0, le=1)] | None = None
+    masks: Annotated[int, Field(ge=1)] = 1
+    ring_bits: Literal[16, 20, 24, 32] = 32
+    coordination: Coordination = "relay"
+    dropout: Dropout = "parameter"
+    paper: bool = False
+
+    @model_validator(mode="after")
+    def _fits(self) -> MethodSection:
+        if self.name == "cesar" and self.sparsifier is None:
+            raise ValueError('cesar needs a sparsifier: "random", "topk" or "coordinated"')
+        if self.name == "secagg" and self.sparsifier is not None:
+            raise ValueError('secagg shares everything; drop the sparsifier or use name = "cesar"')
+        if self.share is not None and self.alpha is not None:
+            raise ValueError("give share or alpha, not both: each follows from the other")
+        if self.name == "cesar" and self.share is None and self.alpha is None:
+            raise ValueError("cesar needs share (the fraction to send) or alpha (the fraction to select)")
+        return self
+
+    @property
+    def title(self) -> str:
+        """What tables and folders call it."""
+        if self.label:
+            return self.label
+        parts: list[str] = [self.name, self.sparsifier or "full"]
+        if self.paper:
+            parts.append("paper")
+        if self.masks > 1:
+            parts.append(f"s{self.masks}")
+        if self.ring_bits != 32:
+            parts.append(f"{self.ring_bits}bit")
+        amount = self.share or self.alpha
+        if amount is not None:
+            parts.append(f"{amount:g}")
+        return "-".join(parts)
+
+    @property
+    def folder(self) -> str:
+        """The title as a name for a directory."""
+        return re.sub(r"[^a-z0-9._]+", "-", self.title.lower()).strip("-.") or "method"
+
+    def build(self, degree: int, measured_share: float | None = None) -> Method:
+        """The method on a graph in which receivers have at least that many neighbours.
+
+        Args:
+            measured_share: what CESAR shared; D-PSGD takes it where it names no share of its own.
+
+        Raises:
+            ConfigError: nothing could be shared.
+        """
+        if self.name == "secagg":
+            return SecureAggregation(ring_bits=self.ring_bits, dropout=self.dropout)
+        if self.name == "dpsgd":
+            amount = self.share or self.alpha or measured_share
+            sparsifier = None if self.sparsifier is None or amount is None else self._sparsifier(amount)
+            return DPSGD.paper(sparsifier=sparsifier) if self.paper else DPSGD(sparsifier=sparsifier)
+        return self._cesar(degree)
+
+    def _cesar(self, degree: int) -> Cesar:
+        coordinated = self.sparsifier == "coordinated"
+        alpha = self.alpha
+        if alpha is None:
+            assert self.share is not None
+            alpha = self.share if coordinated else required_alpha(self.share, degree, self.masks)
+        if not coordinated and expected_share(alpha, degree, self.masks) < 1e-6:
+            raise ConfigError(f"{self.title}: with alpha = {alpha} nothing is ever shared; select more")
+        sparsifier = self._sparsifier(alpha)
+        if self.paper:
+            return Cesar.paper(sparsifier=sparsifier, masking_requirement=self.masks)
+        return Cesar(
+            sparsifier=sparsifier,
+            masking_requirement=self.masks,
+            ring_bits=self.ring_bits,
+            coordination=self.coordination,
+            dropout=self.dropout,
+        )
+
+    def _sparsifier(self, alpha: float) -> AnySparsifier:
+        match self.sparsifier:
+            case "random":
+                return RandomSubsampling(alpha)
+            case "topk":
+                return TopK(alpha)
+            case _:
+                return CoordinatedSubsampling(alpha)
+
+
+def read_toml(path: Path, what: str) -> dict[str, Any]:
+    """The tables of a file.
+
+    Raises:
+        ConfigError: there is none, or it is not TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"there is no {what} {path}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from None
+
+
+def check(section: type[AnySection], tables: dict[str, Any]) -> AnySection:
+    """The tables as a section.
+
+    Raises:
+        ConfigError: says which key is wrong and what was probably meant.
+    """
+    try:
+        return section.model_validate(tables)
+    except ValidationError as error:
+        raise ConfigError("\n".join(_explain(section, error))) from None
+
+
+def _explain(section: type[Section], error: ValidationError) -> Iterator[str]:
+    for problem in error.errors():
+        where = ".".join(str(part) for part in problem["loc"])
+        if problem["type"] == "extra_forbidden":
+            yield f"{where} is not a setting{_suggestion(section, problem['loc'])}"
+        else:
+            message = problem["msg"].removeprefix("Value error, ")
+            yield f"{where or section.__name__.lower()}: {message}"
+
+
+def _suggestion(section: type[BaseModel], location: tuple[int | str, ...]) -> str:
+    """The nearest key of the same table."""
+    for part in location[:-1]:
+        if isinstance(part, str):
+            annotation = section.model_fields[part].annotation
+            section = next(t for t in (annotation, *get_args(annotation)) if _is_section(t))
+    near = difflib.get_close_matches(str(location[-1]), section.model_fields, n=1, cutoff=0.5)
+    known = ", ".join(section.model_fields)
+    return f"; did you mean {near[0]}?" if near else f"; known are {known}"
+
+
+def _is_section(annotation: object) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
