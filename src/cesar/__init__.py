@@ -8,6 +8,9 @@
 (5, 8)
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from cesar import theory
 from cesar.errors import (
     CesarError,
@@ -25,8 +28,26 @@ from cesar.sparsify import CoordinatedSubsampling, RandomSubsampling, TopK
 
 __version__ = "0.1.0"
 
+if TYPE_CHECKING:
+    from cesar.peer.peer import Peer
+    from cesar.peer.runtime import AsyncPeer, Report
+
+_PEERS = {"Peer": "cesar.peer.peer", "AsyncPeer": "cesar.peer.runtime", "Report": "cesar.peer.runtime"}
+
+
+def __getattr__(name: str) -> object:
+    """Real peers need more libraries than the rest, so they are imported when first used."""
+    if name not in _PEERS:
+        raise AttributeError(f"module 'cesar' has no attribute {name!r}")
+    try:
+        return getattr(import_module(_PEERS[name]), name)
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f"cesar.{name} needs {error.name}: pip install 'cesar[peers]'") from None
+
+
 __all__ = [
     "DPSGD",
+    "AsyncPeer",
     "Cesar",
     "CesarError",
     "ConfigError",
@@ -36,10 +57,12 @@ __all__ = [
     "Ensemble",
     "LocalProtocolError",
     "Method",
+    "Peer",
     "PrivacyError",
     "ProtocolError",
     "RandomSubsampling",
     "RemoteProtocolError",
+    "Report",
     "RoundResult",
     "SecureAggregation",
     "TopK",

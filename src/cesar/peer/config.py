@@ -1,0 +1,128 @@
+"""peer.toml: everything that one peer is told, checked before anything is opened or sent."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from cesar.crypto.keys import SESSION_BYTES
+from cesar.errors import ConfigError
+from cesar.methods import Cesar, SecureAggregation
+from cesar.peer.identity import check_address
+from cesar.peer.roster import Roster
+from cesar.settings import MethodSection, Section, check, read_toml
+from cesar.topology import check_degrees
+
+FILE = "peer.toml"
+Purpose = Literal["train", "check"]
+SettingValue = str | int | float | bool | None
+
+
+class PeerSection(Section):
+    """Who this peer is and where it listens; keys, certificate and roster lie beside the file."""
+
+    id: Annotated[int, Field(ge=0)]
+    listen: str | None = None
+    status: str | None = None
+    transcript: Path | None = None
+
+    @field_validator("listen", "status")
+    @classmethod
+    def _is_an_address(cls, value: str | None) -> str | None:
+        return None if value is None else check_address(value)
+
+
+class RoundsSection(Section):
+    """When to average, and how long to wait for the others: seconds, between `floor` and `ceiling`."""
+
+    every: Annotated[int, Field(gt=0)] = 1
+    floor: Annotated[float, Field(gt=0)] = 2.0
+    ceiling: Annotated[float, Field(gt=0)] = 120.0
+    buffers: Literal["local", "average"] = "local"
+
+    @model_validator(mode="after")
+    def _in_order(self) -> RoundsSection:
+        if self.floor > self.ceiling:
+            raise ValueError(f"floor = {self.floor} is above ceiling = {self.ceiling}")
+        return self
+
+
+class PeerFile(Section):
+    """The tables of the file."""
+
+    peer: PeerSection
+    method: MethodSection
+    rounds: RoundsSection = RoundsSection()
+
+
+@dataclass(frozen=True, slots=True)
+class PeerConfig:
+    """A checked file and the folder in which it lies."""
+
+    folder: Path
+    tables: PeerFile
+
+    @classmethod
+    def load(cls, path: str | Path) -> PeerConfig:
+        """Read a peer.toml, or that of a folder.
+
+        Raises:
+            ConfigError: says which key is wrong, or why real peers cannot use the method.
+        """
+        file = Path(path)
+        if file.is_dir():
+            file /= FILE
+        tables = check(PeerFile, read_toml(file, "peer file"))
+        method = tables.method
+        if method.name == "dpsgd":
+            raise ConfigError(
+                "method.name: dpsgd would show this peer's parameters to its neighbours; real peers take cesar or "
+                "secagg (compare with dpsgd in the simulator: `cesar run`)"
+            )
+        if method.coordination == "direct" or method.paper:
+            raise ConfigError(
+                'method.coordination: "direct" needs connections to neighbours of neighbours; real peers talk to '
+                'their own neighbours only, so leave it out (it is "relay" by default) and drop paper = true'
+            )
+        return cls(file.parent, tables)
+
+    def method(self, roster: Roster) -> Cesar | SecureAggregation:
+        """The method on the roster's graph.
+
+        Raises:
+            PrivacyError, ConfigError: nothing could be shared on it.
+        """
+        section = self.tables.method
+        check_degrees(roster.graph, section.masks)
+        built = section.build(min(degree for _, degree in roster.graph.degree))
+        assert not isinstance(built, MethodSection)
+        if not isinstance(built, Cesar | SecureAggregation):
+            raise ConfigError(f"{section.title} does not mask what it shares")
+        return built
+
+    def settings(self) -> dict[str, SettingValue]:
+        """What must be the same at all peers."""
+        method = self.tables.method.model_dump(exclude={"label", "coordination", "paper"})
+        return {**method, "buffers": self.tables.rounds.buffers}
+
+
+def differences(here: dict[str, SettingValue], there: dict[str, SettingValue]) -> list[str]:
+    """Every setting that two peers have different values of, in words."""
+    return [
+        f"{key} is {here.get(key)!r} here and {there.get(key)!r} there"
+        for key in sorted(here.keys() | there.keys())
+        if here.get(key) != there.get(key)
+    ]
+
+
+def session_of(roster: Roster, settings: dict[str, SettingValue], size: int, purpose: Purpose) -> bytes:
+    """16 bytes that two peers have in common iff they hold the same roster and the same settings."""
+    text = json.dumps(settings, sort_keys=True).encode()
+    label = struct.pack("<IQ", roster.version, size) + purpose.encode() + b"\0" + text
+    return hashlib.sha256(b"cesar session 1\0" + roster.network_id + label).digest()[:SESSION_BYTES]

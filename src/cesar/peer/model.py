@@ -1,0 +1,93 @@
+"""A PyTorch module and the vector that is averaged: which tensors are in it, and in what order."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import nn
+
+from cesar.errors import DataError
+from cesar.types import Vector
+
+Which = Literal["all", "trainable"]
+_MODEL, _REFERENCE = "model.", "reference"
+
+
+def tensors(model: nn.Module, which: Which, buffers: bool) -> list[torch.Tensor]:
+    """Parameters, all or those that train; then the float buffers if they are averaged too. Integer buffers never
+    are. Tied tensors come once.
+
+    Raises:
+        DataError: there are none.
+    """
+    chosen = [p.detach() for p in model.parameters() if which == "all" or p.requires_grad]
+    if buffers:
+        chosen += [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+    if not chosen:
+        raise DataError(
+            "the model has no parameter to average" + (" that trains" if which == "trainable" else "")
+        )
+    if any(not tensor.is_floating_point() for tensor in chosen):
+        raise DataError("only floating-point parameters can be averaged")
+    return chosen
+
+
+def pack(parts: list[torch.Tensor]) -> Vector:
+    """One float32 vector on the CPU."""
+    vector = np.empty(sum(part.numel() for part in parts), dtype=np.float32)
+    target = torch.from_numpy(vector)
+    for part, place in zip(parts, torch.split(target, [part.numel() for part in parts]), strict=True):
+        place.copy_(part.reshape(-1))
+    return vector
+
+
+def unpack(vector: Vector, parts: list[torch.Tensor]) -> None:
+    """Write the vector back into the tensors, in their own type and on their own device."""
+    source = torch.from_numpy(vector)
+    with torch.no_grad():
+        for part, values in zip(parts, torch.split(source, [part.numel() for part in parts]), strict=True):
+            part.copy_(values.view(part.shape))
+
+
+def save(path: Path, model: nn.Module | None, reference: Vector | None, steps: int) -> None:
+    """Write a checkpoint that only its owner can read; whole or not at all."""
+    content = {} if model is None else {_MODEL + name: tensor for name, tensor in _unique(model)}
+    if reference is not None:
+        content[_REFERENCE] = torch.from_numpy(reference)
+    fresh = path.with_suffix(".new")
+    os.close(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
+    save_file(content, fresh, metadata={"steps": str(steps)})
+    fresh.chmod(0o600)
+    fresh.replace(path)
+
+
+def restore(path: Path, model: nn.Module | None) -> tuple[Vector | None, int]:
+    """Load a checkpoint into the model; returns the reference and the number of local steps."""
+    with safe_open(path, framework="pt") as file:
+        names = set(file.keys())
+        if model is not None:
+            parts = dict(_unique(model))
+            missing = {_MODEL + name for name in parts} - names
+            if missing:
+                raise DataError(f"{path} holds another model: it lacks {min(missing).removeprefix(_MODEL)}")
+            with torch.no_grad():
+                for name, tensor in parts.items():
+                    tensor.copy_(file.get_tensor(_MODEL + name))
+        reference = file.get_tensor(_REFERENCE).numpy() if _REFERENCE in names else None
+        return reference, int(file.metadata()["steps"])
+
+
+def _unique(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """The state of a model, tied tensors once, each contiguous where it is stored."""
+    seen = set()
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if isinstance(tensor, torch.Tensor) and id(tensor) not in seen:
+            seen.add(id(tensor))
+            yield name, tensor.detach()

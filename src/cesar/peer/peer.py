@@ -1,0 +1,156 @@
+"""Peer: secure averaging in three lines of a training loop.
+
+    with cesar.Peer.join("peer.toml") as peer:
+        for batch in loader:
+            train_step(model, batch)
+            if peer.due():
+                report = peer.average(model)
+
+All peers of a process share one event loop on a thread of its own; the calls here wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from cesar.peer.runtime import AsyncPeer, Report
+from cesar.peer.status import StatusPage
+from cesar.types import Vector
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from cesar.peer.model import Which
+
+CHECKPOINT = "checkpoint.safetensors"
+_T = TypeVar("_T")
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="cesar peers", daemon=True).start()
+    return loop
+
+
+def on_loop(job: Coroutine[Any, Any, _T]) -> _T:
+    """Run something on the peers' event loop and wait for it."""
+    return asyncio.run_coroutine_threadsafe(job, _loop()).result()
+
+
+class Peer:
+    """One participant. Make it with `Peer.join`."""
+
+    def __init__(self, peer: AsyncPeer) -> None:
+        self._peer = peer
+        self._steps = 0
+        self._every = peer.config.tables.rounds.every
+        self._checkpoint = peer.config.folder / CHECKPOINT
+        self._page = None if peer.config.tables.peer.status is None else StatusPage(peer)
+
+    @classmethod
+    def join(cls, path: str | Path, *, resume: bool = False, wait: float | None = None) -> Self:
+        """Take the place that a peer.toml describes, and wait for the neighbours.
+
+        Args:
+            path: a peer.toml, or the folder in which it lies.
+            resume: go on from the checkpoint in the folder, if there is one; see `save` and `restore`.
+            wait: seconds to wait for neighbours; by default the ceiling of a deadline, or its floor to resume.
+
+        Raises:
+            ConfigError: a file is wrong or missing; says what to do.
+        """
+        inner = on_loop(_start(path, wait, resume))
+        peer = cls(inner)
+        if resume:
+            peer.restore(None)
+        return peer
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Peer(id={self.id}, round={self.round}, neighbours={sorted(self._peer.neighbours)})"
+
+    @property
+    def id(self) -> int:
+        """This peer's number in the roster."""
+        return self._peer.id
+
+    @property
+    def peers(self) -> int:
+        """How many peers the network has."""
+        return len(self._peer.roster.members)
+
+    @property
+    def round(self) -> int:
+        """The round that comes next, as far as this peer knows."""
+        return self._peer.next_round
+
+    def due(self) -> bool:
+        """Count a local step; whether it is time to average (`rounds.every` in peer.toml)."""
+        self._steps += 1
+        return self._steps % self._every == 0
+
+    def average(self, model: nn.Module, *, parameters: Which = "all") -> Report:
+        """Average a module with the neighbours', in place.
+
+        Args:
+            parameters: "trainable" leaves frozen parameters out, for adapters of a large model; the same at
+                all peers.
+
+        Raises:
+            DataError: the model holds NaN or infinity, or has another size than before; nothing was sent.
+        """
+        from cesar.peer import model as models  # noqa: PLC0415  (vectors need no torch)
+
+        buffers = self._peer.config.tables.rounds.buffers == "average"
+        parts = models.tensors(model, parameters, buffers)
+        vector = models.pack(parts)
+        report = self.average_vector(vector)
+        models.unpack(vector, parts)
+        return report
+
+    def average_vector(self, vector: Vector) -> Report:
+        """Average a contiguous float32 vector with the neighbours', in place."""
+        return on_loop(self._peer.average_vector(vector))
+
+    def save(self, model: nn.Module | None = None) -> Path:
+        """Write a checkpoint into the peer's folder: the model, and what this peer needs to go on."""
+        from cesar.peer import model as models  # noqa: PLC0415
+
+        models.save(self._checkpoint, model, self._peer.reference, self._steps)
+        return self._checkpoint
+
+    def restore(self, model: nn.Module | None) -> bool:
+        """Load the checkpoint into the model; False if there is none."""
+        from cesar.peer import model as models  # noqa: PLC0415
+
+        if not self._checkpoint.exists():
+            return False
+        reference, self._steps = models.restore(self._checkpoint, model)
+        if reference is not None:
+            self._peer.reference = reference
+        return True
+
+    def close(self) -> None:
+        """Send what is still to be sent, close the port and end."""
+        if self._page is not None:
+            self._page.close()
+        on_loop(self._peer.close())
+
+
+async def _start(path: str | Path, wait: float | None, resume: bool) -> AsyncPeer:
+    peer = AsyncPeer.load(path)
+    rounds = peer.config.tables.rounds
+    await peer.start()
+    await peer.wait_for_neighbours(wait if wait is not None else rounds.floor if resume else rounds.ceiling)
+    return peer

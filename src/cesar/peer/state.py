@@ -1,0 +1,72 @@
+"""What a peer must still know after a crash: a small file that is on disk before a round begins."""
+
+from __future__ import annotations
+
+import json
+import operator
+import os
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from cesar.errors import ConfigError
+
+FILE = "state.json"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Counters that never go back.
+
+    Attributes:
+        attempts: how many rounds were begun, ever, whether they ended or not. It goes into the entropy of every
+            round, so even a machine that is restored from a snapshot with its random generator in an old state does
+            not make a mask twice.
+        next_round: no round below this one is ever begun again.
+        roster: the newest version of the roster that was seen.
+    """
+
+    attempts: int = 0
+    next_round: int = 0
+    roster: int = 0
+
+
+class StateFile:
+    """The state on disk. Each change is durable when the call returns."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.state = self._read()
+
+    def change(self, **fields: int) -> None:
+        """Write new values.
+
+        Raises:
+            OSError: they could not be made durable; then nothing may be sent.
+        """
+        state = replace(self.state, **fields)
+        fresh = self._path.with_suffix(".new")
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(asdict(state), file)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(self._path)
+        folder = os.open(self._path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+        self.state = state
+
+    def _read(self) -> State:
+        try:
+            fields = json.loads(self._path.read_text(encoding="utf-8"))
+            state = State(**{name: operator.index(value) for name, value in fields.items()})
+        except FileNotFoundError:
+            return State()
+        except (ValueError, TypeError, AttributeError):
+            raise ConfigError(
+                f"{self._path} is damaged; remove it to start over (masks are fresh either way), and make sure "
+                "that the roster beside it is the newest"
+            ) from None
+        return state

@@ -1,0 +1,162 @@
+"""A small page for the people who run a peer, and metrics for Prometheus; for this machine only.
+
+/             the page        /status.json  the same for programs        /metrics  Prometheus text
+"""
+
+from __future__ import annotations
+
+import html
+import ipaddress
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from cesar.errors import ConfigError
+from cesar.peer.runtime import AsyncPeer
+from cesar.wire import CATEGORIES
+
+_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="2">
+<title>{title}</title><style>
+:root {{ color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif }}
+body {{ max-width: 46rem; margin: 2rem auto; padding: 0 1rem }}
+table {{ border-collapse: collapse; width: 100% }} th, td {{ text-align: left; padding: .3rem .6rem }}
+tr {{ border-bottom: 1px solid color-mix(in srgb, currentColor 20%, transparent) }}
+.up {{ color: #1a7f37 }} .down {{ color: #cf222e }} td.n {{ text-align: right; font-variant-numeric: tabular-nums }}
+</style><h1>{title}</h1><p>{summary}</p><table><tr><th>neighbour<th>link<th>round<th>last error</tr>{rows}</table>
+<p><a href="/metrics">metrics</a> · <a href="/status.json">status.json</a></p></html>"""
+
+
+def snapshot(peer: AsyncPeer) -> dict[str, Any]:
+    """What there is to know, without anything secret."""
+    report = peer.last_report
+    links = peer.transport.links
+    return {
+        "node": peer.id,
+        "name": peer.roster.members[peer.id].name,
+        "network": peer.roster.network,
+        "roster": peer.roster.version,
+        "round": peer.next_round,
+        "rounds_done": peer.rounds_done,
+        "shared": None if report is None else report.shared,
+        "seconds": None if report is None else report.seconds,
+        "bytes": dict(peer.bytes_sent),
+        "dropouts": peer.dropouts,
+        "deadline_seconds": peer.patience,
+        "figures": dict(peer.figures),
+        "neighbours": [
+            {
+                "id": node,
+                "name": peer.roster.members[node].name,
+                "up": node in links and links[node].up,
+                "round": known.status.current,
+                "suspected": known.suspected,
+                "last_error": known.last_error,
+            }
+            for node, known in sorted(peer.neighbours.items())
+        ],
+    }
+
+
+class _Metrics:
+    """Prometheus asks, and gets what holds at that moment."""
+
+    def __init__(self, peer: AsyncPeer) -> None:
+        self._peer = peer
+
+    def collect(self) -> list[Metric]:
+        now = snapshot(self._peer)
+        sent = CounterMetricFamily("cesar_sent_bytes", "Bytes of frames sent", labels=["category"])
+        for category in CATEGORIES:
+            sent.add_metric([category], now["bytes"].get(category, 0))
+        up = GaugeMetricFamily("cesar_neighbour_up", "Whether a neighbour is connected", labels=["neighbour"])
+        for neighbour in now["neighbours"]:
+            up.add_metric([str(neighbour["id"])], int(neighbour["up"]))
+        return [
+            GaugeMetricFamily("cesar_round", "The next round", value=now["round"]),
+            CounterMetricFamily("cesar_rounds", "Rounds completed", value=now["rounds_done"]),
+            CounterMetricFamily("cesar_dropouts", "Neighbours missing from rounds", value=now["dropouts"]),
+            GaugeMetricFamily(
+                "cesar_shared_fraction", "Of the parameters, last round", value=now["shared"] or 0
+            ),
+            GaugeMetricFamily("cesar_round_seconds", "Duration of the last round", value=now["seconds"] or 0),
+            sent,
+            up,
+        ]
+
+
+class StatusPage:
+    """Serves on the address that peer.toml gives, from a thread of its own."""
+
+    def __init__(self, peer: AsyncPeer) -> None:
+        address = peer.config.tables.peer.status
+        assert address is not None
+        host, _, port = address.rpartition(":")
+        if host != "localhost" and not ipaddress.ip_address(host).is_loopback:
+            raise ConfigError(
+                f"peer.status: {host} is not this machine; the page has no password, so use 127.0.0.1 and a tunnel"
+            )
+        registry = CollectorRegistry()
+        registry.register(_Metrics(peer))
+
+        class Handler(BaseHTTPRequestHandler):
+            timeout = 5
+
+            def do_GET(self) -> None:
+                match self.path:
+                    case "/":
+                        self._answer("text/html; charset=utf-8", _page(snapshot(peer)).encode())
+                    case "/status.json":
+                        self._answer("application/json", json.dumps(snapshot(peer)).encode())
+                    case "/metrics":
+                        self._answer("text/plain; version=0.0.4; charset=utf-8", generate_latest(registry))
+                    case _:
+                        self.send_error(404)
+
+            def _answer(self, kind: str, body: bytes) -> None:
+                self.send_response(200)
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                """Nobody needs to know who looks at the page."""
+
+        try:
+            self._server = ThreadingHTTPServer((host, int(port)), Handler)
+        except OSError as error:
+            raise ConfigError(
+                f"peer.status: cannot listen on {address} ({error.strerror}); choose another"
+            ) from None
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def _page(now: dict[str, Any]) -> str:
+    rows = "".join(
+        f"<tr><td>{neighbour['id']} {html.escape(neighbour['name'])}"
+        f"<td class={'up' if neighbour['up'] else 'down'}>{_link(neighbour)}"
+        f"<td class=n>{neighbour['round']}<td>{html.escape(neighbour['last_error'])}</tr>"
+        for neighbour in now["neighbours"]
+    )
+    shared = "" if now["shared"] is None else f", shared {now['shared']:.1%} of the parameters last time"
+    total = sum(now["bytes"].values())
+    summary = f"Round {now['round']}, {now['rounds_done']} done{shared}; {total:,} bytes sent; roster {now['roster']}."
+    title = html.escape(f"{now['name']}: node {now['node']} of {now['network']}")
+    return _PAGE.format(title=title, summary=summary, rows=rows)
+
+
+def _link(neighbour: dict[str, Any]) -> str:
+    if not neighbour["up"]:
+        return "down"
+    return "slow" if neighbour["suspected"] else "up"

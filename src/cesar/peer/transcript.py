@@ -1,0 +1,58 @@
+"""A record of all frames that a peer sent and received, for audits and tests; off unless peer.toml asks for it.
+
+It holds what neighbours could write down too: sets, seeds and masked values, no key and no model.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cesar.types import Buffer, NodeId
+
+_ENTRY = struct.Struct("<BIQ")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One frame; `sent` tells in which direction."""
+
+    sent: bool
+    peer: NodeId
+    payload: bytes = field(repr=False)
+
+
+class Transcript:
+    """Appends to a file that only its owner can read."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
+
+    def sent(self, peer: NodeId, payload: Buffer) -> None:
+        self._write(True, peer, payload)
+
+    def received(self, peer: NodeId, payload: Buffer) -> None:
+        self._write(False, peer, payload)
+
+    def _write(self, sent: bool, peer: NodeId, payload: Buffer) -> None:
+        self._file.write(_ENTRY.pack(sent, peer, len(payload)) + bytes(payload))
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read(path: Path) -> Iterator[Entry]:
+    """The frames of a record; a last one that was cut short is left out."""
+    data = memoryview(path.read_bytes())
+    start = 0
+    while start + _ENTRY.size <= len(data):
+        sent, peer, length = _ENTRY.unpack_from(data, start)
+        start += _ENTRY.size
+        if start + length > len(data):
+            return
+        yield Entry(bool(sent), NodeId(peer), bytes(data[start : start + length]))
+        start += length
