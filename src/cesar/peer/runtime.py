@@ -27,12 +27,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import numpy as np
 
-import cesar
 from cesar.crypto.keys import VERSION, PairSecret
 from cesar.errors import ConfigError, DataError, EncodingError, Reason, RemoteProtocolError
 from cesar.indices import codecs
@@ -54,6 +54,7 @@ from cesar.wire import CATEGORIES, Frame, read_header
 
 log = logging.getLogger("cesar.peer")
 _T = TypeVar("_T")
+RELEASE = version("cesar")
 
 SENDING_AT_ONCE = 64 << 20
 """The next frame is made when less than this is waiting to leave, so that few shares are in memory at once."""
@@ -440,7 +441,7 @@ class AsyncPeer:
         """Who this is and what must be the same at both ends."""
         words = {
             "protocol": VERSION,
-            "cesar": cesar.__version__,
+            "cesar": RELEASE,
             "node": self.id,
             "network": self.roster.network_id.hex(),
             "roster": self.roster.version,
@@ -462,7 +463,7 @@ class AsyncPeer:
         if words["protocol"] != VERSION:
             raise Refusal(
                 f"it speaks protocol version {words['protocol']} (cesar {words['cesar']}), and this peer speaks "
-                f"{VERSION} (cesar {cesar.__version__}); install the same release at both"
+                f"{VERSION} (cesar {RELEASE}); install the same release at both"
             )
         if words["network"] != self.roster.network_id.hex():
             raise Refusal("it belongs to another network")
