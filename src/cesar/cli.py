@@ -185,6 +185,28 @@ def bench_round(
     _show(f"{nodes} nodes, degree {degree}, {params:,} parameters", fields, as_json=as_json)
 
 
+@bench_app.command("peers")
+def bench_peers(
+    peers: Annotated[int, typer.Option(min=3, help="How many peers, all neighbours of one another.")] = 4,
+    params: Annotated[int, typer.Option(min=1, help="d, the number of parameters.")] = 1_000_000,
+    share: Annotated[float, typer.Option(min=0.0, max=1.0, help="The fraction to share.")] = 0.30,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds to time; the median counts.")] = 5,
+    as_json: AsJson = False,
+) -> None:
+    """Time real peers over mutual TLS on this machine, against the bytes and the keystream alone."""
+    from cesar.peer.bench import bench_peers as measure  # noqa: PLC0415  (only this command needs gRPC)
+
+    with Console(stderr=True).status("making a network") as status:
+        result = measure(peers, params, share=share, rounds=rounds, progress=status.update)
+    if as_json:
+        typer.echo(json.dumps(asdict(result)))
+        return
+    table = Table(title=f"{peers} peers, {params:,} parameters", show_header=False)
+    for name, value in asdict(result).items():
+        table.add_row(name.replace("_", " "), "unknown" if value is None else f"{value:,.3f}")
+    Console().print(table)
+
+
 @bench_app.command("bytes")
 def bench_bytes(
     nodes: Nodes = 48,

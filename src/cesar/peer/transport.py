@@ -46,7 +46,7 @@ HELLO_SECONDS = 10.0
 HELLO_LIMIT = 64 << 10
 BACKOFF = (0.2, 5.0)
 _LENGTH = struct.Struct("<Q")
-_OPTIONS = (
+OPTIONS = (
     ("grpc.max_receive_message_length", CHUNK + 64),
     ("grpc.max_send_message_length", -1),
     ("grpc.keepalive_time_ms", 10_000),
@@ -260,9 +260,9 @@ class Transport:
         if self._listen_at is not None:
             pairs = [(self._identity.tls_key, self._identity.certificate)]
             credentials = grpc.ssl_server_credentials(pairs, self._identity.ca, require_client_auth=True)
-            options = [*_OPTIONS, ("grpc.so_reuseport", 0)]
+            options = [*OPTIONS, ("grpc.so_reuseport", 0)]
             server = grpc.aio.server(options=options, maximum_concurrent_rpcs=2 * len(self.links) + 64)
-            server.add_generic_rpc_handlers((_Door(self._answer),))
+            server.add_generic_rpc_handlers((Handler(self._answer),))
             try:
                 server.add_secure_port(self._listen_at, credentials)
             except RuntimeError:
@@ -286,13 +286,17 @@ class Transport:
         if self._server is not None or self._listen_at is None:
             self._dial_all()
 
-    async def close(self, patience: float = 5.0) -> None:
-        """Send what is queued, for so many seconds at most, and end."""
+    async def drain(self, patience: float) -> None:
+        """Wait until what is queued has been handed to the network, for so many seconds at most."""
         deadline = asyncio.get_running_loop().time() + patience
         while any(link.up and link.outstanding for link in self.links.values()):
             if asyncio.get_running_loop().time() > deadline:
-                break
+                return
             await asyncio.sleep(0.02)
+
+    async def close(self, patience: float = 5.0) -> None:
+        """Send what is queued, for so many seconds at most, and end."""
+        await self.drain(patience)
         tasks = [task for peer in tuple(self.links) for task in self._drop(peer)]
         if self._server is not None:
             await self._server.stop(0.2)
@@ -333,7 +337,7 @@ class Transport:
     async def _dial(self, link: Link, address: str, host_name: str, pinned: bytes) -> str:
         """Talk to a neighbour until the connection ends; returns why it did."""
         credentials = grpc.ssl_channel_credentials(pinned, self._identity.tls_key, self._identity.certificate)
-        options = [*_OPTIONS, ("grpc.ssl_target_name_override", host_name)]
+        options = [*OPTIONS, ("grpc.ssl_target_name_override", host_name)]
         async with grpc.aio.secure_channel(address, credentials, options=options) as channel:
             call = channel.stream_stream(SERVICE)()
 
@@ -400,7 +404,7 @@ class Transport:
         return names[0].id
 
 
-class _Door(grpc.GenericRpcHandler):  # type: ignore[misc]
+class Handler(grpc.GenericRpcHandler):  # type: ignore[misc]
     """Routes the one method that there is."""
 
     def __init__(self, answer: Callable[..., Awaitable[None]]) -> None:
