@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from cesar.errors import ConfigError
 from cesar.experiment.config import Experiment
 from cesar.experiment.run import Observer, Row
+from cesar.learn.datasets import require
 from cesar.sim.simulation import RoundRecord
 
 
@@ -23,23 +22,17 @@ def loggers(experiment: Experiment, folder: Path) -> list[Observer]:
     return chosen
 
 
-def _library(name: str, package: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise ConfigError(f"[logging] asks for {package}: pip install {package}, or switch it off") from None
-
-
 class TensorBoard:
     """Writes event files; look at them with `tensorboard --logdir`."""
 
     def __init__(self, folder: Path) -> None:
-        self._library = _library("torch.utils.tensorboard", "tensorboard")
+        self._library = require("torch.utils.tensorboard", "logging")
         self._folder = folder
         self._writer: Any = None
 
     def started(self, title: str, seed: int, rounds: int, done: int) -> None:
-        self._writer = self._library.SummaryWriter(str(self._folder / f"{title}-seed-{seed}"))
+        folder = self._folder / f"{title}-seed-{seed}"
+        self._writer = self._library.SummaryWriter(str(folder), purge_step=done or None)
 
     def round_done(self, record: RoundRecord, sent: float) -> None:
         self._writer.add_scalar("shared", record.shared, record.round_)
@@ -57,8 +50,14 @@ class MLflow:
     """Logs one MLflow run per method and seed to wherever MLflow is set up to write."""
 
     def __init__(self, experiment: str) -> None:
-        self._library: Any = _library("mlflow", "mlflow")
-        self._library.set_experiment(experiment)
+        self._library: Any = require("mlflow", "logging")
+        try:
+            self._library.set_experiment(experiment)
+        except self._library.exceptions.MlflowException as error:
+            raise ConfigError(
+                f"MLflow cannot write to {self._library.get_tracking_uri()}: {error}. Let MLFLOW_TRACKING_URI name a "
+                "server or a database, for example sqlite:///mlflow.db, or set logging.mlflow = false"
+            ) from None
 
     def started(self, title: str, seed: int, rounds: int, done: int) -> None:
         self._library.start_run(run_name=f"{title}-seed-{seed}")
