@@ -1,1 +1,46 @@
 """Its place makes `tests/` importable: `oracle` and `harness` are shared by the test modules."""
+
+import json
+
+import pytest
+
+LETTERS = "ABCDEFGH"
+
+
+@pytest.fixture
+def byte_tokenizer(tmp_path):
+    """A GPT-2 tokenizer of the bytes, of " A" to " H" and of the end token."""
+    pre_tokenizers = pytest.importorskip("tokenizers.pre_tokenizers")
+    pytest.importorskip("transformers")
+    words = [
+        *sorted(pre_tokenizers.ByteLevel.alphabet()),
+        *(f"Ġ{letter}" for letter in LETTERS),
+        "<|endoftext|>",
+    ]
+    folder = tmp_path / "gpt2"
+    folder.mkdir()
+    numbers = {word: number for number, word in enumerate(words)}
+    (folder / "vocab.json").write_text(json.dumps(numbers), encoding="utf-8")
+    merges = ["#version: 0.2", *(f"Ġ {letter}" for letter in LETTERS)]
+    (folder / "merges.txt").write_text("\n".join(merges) + "\n", encoding="utf-8")
+    return words
+
+
+@pytest.fixture
+def pieces(tmp_path):
+    """A SentencePiece model with T5's special tokens, of a few words."""
+    sentencepiece = pytest.importorskip("sentencepiece")
+    folder = tmp_path / "t5"
+    folder.mkdir()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["summarize: the cat sat on the mat, and went to sleep"] * 20),
+        model_prefix=str(folder / "spiece"),
+        vocab_size=30,
+        hard_vocab_limit=False,
+        pad_id=0,
+        eos_id=1,
+        unk_id=2,
+        bos_id=-1,
+        minloglevel=2,
+    )
+    return folder

@@ -54,9 +54,11 @@ class ProgressBars:
         self._progress.update(self._task, advance=1, sent=_size(sent))
 
     def tested(self, row: Row) -> None:
+        from cesar.experiment.results import METRICS  # noqa: PLC0415
+
         assert self._task is not None
-        figures = [f"{name} {row[name]:.4f}" for name in ("accuracy", "rmse", "test_loss") if name in row]
-        self._progress.update(self._task, figures=figures[0])
+        name = next(name for name in METRICS if name in row)
+        self._progress.update(self._task, figures=f"{name} {row[name]:.4f}")
 
     def finished(self, summary: dict[str, object]) -> None:
         """The bar stays as it is."""

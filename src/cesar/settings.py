@@ -25,7 +25,7 @@ AnySection = TypeVar("AnySection", bound="Section")
 class Section(BaseModel):
     """A table of the file: nothing unknown is taken, nothing changes afterwards."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class MethodSection(Section):
@@ -76,11 +76,13 @@ class MethodSection(Section):
         """The title as a name for a directory."""
         return re.sub(r"[^a-z0-9._]+", "-", self.title.lower()).strip("-.") or "method"
 
-    def build(self, degree: int, measured_share: float | None = None) -> Method:
+    def build(self, degree: int, measured_share: float | None = None, *, size: int = 1_000_000) -> Method:
         """The method on a graph in which receivers have at least that many neighbours.
 
         Args:
+            degree: δ, the neighbours of a receiver.
             measured_share: what CESAR shared; D-PSGD takes it where it names no share of its own.
+            size: d, the number of parameters, as far as it is known yet.
 
         Raises:
             ConfigError: nothing could be shared.
@@ -89,18 +91,20 @@ class MethodSection(Section):
             return SecureAggregation(ring_bits=self.ring_bits, dropout=self.dropout)
         if self.name == "dpsgd":
             amount = self.share or self.alpha or measured_share
-            sparsifier = None if self.sparsifier is None or amount is None else self._sparsifier(amount)
+            sparsifier = None
+            if self.sparsifier is not None and amount is not None:
+                self._check_share(amount, amount, size)
+                sparsifier = self._sparsifier(amount)
             return DPSGD.paper(sparsifier=sparsifier) if self.paper else DPSGD(sparsifier=sparsifier)
-        return self._cesar(degree)
+        return self._cesar(degree, size)
 
-    def _cesar(self, degree: int) -> Cesar:
+    def _cesar(self, degree: int, size: int) -> Cesar:
         coordinated = self.sparsifier == "coordinated"
         alpha = self.alpha
         if alpha is None:
             assert self.share is not None
             alpha = self.share if coordinated else required_alpha(self.share, degree, self.masks)
-        if not coordinated and expected_share(alpha, degree, self.masks) < 1e-6:
-            raise ConfigError(f"{self.title}: with alpha = {alpha} nothing is ever shared; select more")
+        self._check_share(alpha, alpha if coordinated else expected_share(alpha, degree, self.masks), size)
         sparsifier = self._sparsifier(alpha)
         if self.paper:
             return Cesar.paper(sparsifier=sparsifier, masking_requirement=self.masks)
@@ -111,6 +115,13 @@ class MethodSection(Section):
             coordination=self.coordination,
             dropout=self.dropout,
         )
+
+    def _check_share(self, alpha: float, share: float, size: int) -> None:
+        if share * size < 1:
+            raise ConfigError(
+                f"{self.title}: with alpha = {alpha:g} next to nothing is ever shared, {share * size:.2g} of {size:,} "
+                "parameters a round; raise alpha or share"
+            )
 
     def _sparsifier(self, alpha: float) -> AnySparsifier:
         match self.sparsifier:

@@ -136,6 +136,26 @@ MISTAKES = {
     ),
     "alpha that shares nothing": (
         {"method": [{"name": "cesar", "sparsifier": "topk", "alpha": 1e-6}]},
+        "nothing is ever shared.*raise alpha",
+    ),
+    "alpha that shares less than one parameter": (
+        {"method": [{"name": "cesar", "sparsifier": "random", "alpha": 0.005}]},
+        "0.36 of 4,810 parameters",
+    ),
+    "coordinated alpha that shares nothing": (
+        {"method": [{"name": "cesar", "sparsifier": "coordinated", "alpha": 1e-4}]},
+        "nothing is ever shared",
+    ),
+    "D-PSGD that shares nothing": (
+        {"method": [{"name": "dpsgd", "sparsifier": "random", "share": 1e-4}]},
+        "nothing is ever shared",
+    ),
+    "more masks than neighbours give": (
+        {"method": [{"name": "cesar", "sparsifier": "random", "share": 0.3, "masks": 4}]},
+        "degree of at least 5 or fewer masks",
+    ),
+    "a wrong method behind a right one": (
+        {"method": [{"name": "dpsgd"}, {"name": "cesar", "sparsifier": "topk", "alpha": 1e-6}]},
         "nothing is ever shared",
     ),
     "degree too large": ({"topology": {"nodes": 8, "degree": 8}}, "lower the degree"),
@@ -143,9 +163,30 @@ MISTAKES = {
     "unknown dataset": ({"data": {"dataset": "mnist"}}, "mnist"),
     "unknown model": ({"model": {"name": "resnet"}}, "no model 'resnet'"),
     "model that cannot be imported": ({"model": {"name": "nowhere:make"}}, "cannot be imported"),
-    "empty nodes": ({"data": {"train_limit": 5}}, "node"),
+    "weights for a model that loads none": ({"model": {"weights": "somewhere"}}, "drop model.weights"),
+    "empty nodes": ({"data": {"train_limit": 5}}, "at most 5 nodes, or more samples"),
+    "empty nodes for lack of shards": (
+        {"data": {"train_limit": 15, "partition": "shards"}},
+        "at most 7 nodes, or more samples",
+    ),
+    "empty nodes by chance": (
+        {
+            "data": {"partition": "dirichlet", "dirichlet_alpha": 0.001},  # ten digits, each on one node
+            "topology": {"nodes": 16, "degree": 4},
+        },
+        "take a larger alpha, fewer nodes or more samples",
+    ),
     "users where there are none": ({"data": {"partition": "user"}}, "names no users"),
     "same title": ({"method": [{"name": "dpsgd"}, {"name": "dpsgd"}]}, "label"),
+    "small world of odd degree": (
+        {"topology": {"kind": "small-world", "nodes": 8, "degree": 3}},
+        "even degree",
+    ),
+    "edge list that is not there": (
+        {"topology": {"kind": "file", "path": "none.txt"}},
+        "no edge list none.txt",
+    ),
+    "learning rate without end": ({"training": {"learning_rate": float("inf")}}, "learning_rate"),
     "negative rounds": ({"rounds": -1}, "rounds"),
     "match_share without cesar": (
         {"match_share": True, "method": [{"name": "dpsgd", "sparsifier": "topk"}]},
@@ -160,7 +201,7 @@ MISTAKES = {
 def test_mistakes_are_explained_before_training(tmp_path, changes, message):
     with pytest.raises(ConfigError, match=message):
         run.execute(config.parse(tables(**changes)), tmp_path)
-    assert not list(tmp_path.rglob("metrics.csv"))
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_star_is_refused_for_cesar(tmp_path):
@@ -168,15 +209,40 @@ def test_a_star_is_refused_for_cesar(tmp_path):
         run.execute(config.parse(tables(topology={"kind": "star", "nodes": 8})), tmp_path)
 
 
-def test_a_model_that_starts_with_nan_is_refused(tmp_path, monkeypatch):
-    (tmp_path / "broken_model.py").write_text(
-        "import torch\n\ndef make():\n    module = torch.nn.Linear(64, 10)\n"
-        "    torch.nn.init.constant_(module.weight, float('nan'))\n    return module\n",
-        encoding="utf-8",
-    )
+BROKEN_MODELS = """
+import torch
+
+def nan():
+    module = torch.nn.Linear(64, 10)
+    torch.nn.init.constant_(module.weight, float("nan"))
+    return module
+
+def infinite():
+    module = torch.nn.Linear(64, 10)
+    torch.nn.init.constant_(module.bias, float("inf"))
+    return module
+
+def nothing(): pass
+
+empty = torch.nn.ReLU
+"""
+
+
+@pytest.mark.parametrize(
+    "factory, message",
+    [
+        ("nan", "parameter weight starts with NaN"),
+        ("infinite", "parameter bias starts with NaN or infinity; mend the factory"),
+        ("nothing", "must return a torch.nn.Module"),
+        ("empty", "with parameters"),
+    ],
+)
+def test_a_broken_model_is_refused_before_training(tmp_path, monkeypatch, factory, message):
+    (tmp_path / "broken_models.py").write_text(BROKEN_MODELS, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ConfigError, match="NaN"):
-        run.execute(config.parse(tables(model={"name": "broken_model:make"})), tmp_path / "out")
+    with pytest.raises(ConfigError, match=message):
+        run.execute(config.parse(tables(model={"name": f"broken_models:{factory}"})), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_own_model_is_trained(tmp_path, monkeypatch):
@@ -198,6 +264,11 @@ def test_overrides(tmp_path):
     assert experiment.seeds == (4, 5)
     with pytest.raises(ConfigError, match="key=value"):
         config.load(file, ("rounds",))
+    for nowhere in ("method.1.share=0.3", "method.first.share=0.3", "seeds.x.y=1", "name.x=1"):
+        with pytest.raises(ConfigError, match="no such place"):
+            config.load(file, ("seeds=[1]", "name=mine", nowhere))
+    with pytest.raises(ConfigError, match="did you mean rounds"):
+        config.load(file, ("round=3",))
 
 
 def test_a_list_of_shares_stands_for_several_methods():

@@ -420,21 +420,6 @@ def test_real_movielens(real):
 # --- QASC --------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def byte_tokenizer(tmp_path):
-    """A GPT-2 tokenizer of the bytes, of " A" to " H" and of the end token."""
-    pre_tokenizers = pytest.importorskip("tokenizers.pre_tokenizers")
-    pytest.importorskip("transformers")
-    words = [
-        *sorted(pre_tokenizers.ByteLevel.alphabet()),
-        *(f"Ġ{letter}" for letter in qasc.LETTERS),
-        "<|endoftext|>",
-    ]
-    write(tmp_path / "gpt2" / "vocab.json", json.dumps({word: number for number, word in enumerate(words)}))
-    write(tmp_path / "gpt2" / "merges.txt", "#version: 0.2", *(f"Ġ {letter}" for letter in qasc.LETTERS))
-    return words
-
-
 def question(answer="B", **changes) -> str:
     choices = [{"text": f"it is {letter.lower()}", "label": letter} for letter in qasc.LETTERS]
     return json.dumps({"question": {"stem": "What?", "choices": choices}, "answerKey": answer} | changes)
@@ -538,26 +523,6 @@ def test_real_qasc(real):
 
 
 # --- XSum --------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def pieces(tmp_path):
-    """A SentencePiece model with T5's special tokens, of a few words."""
-    sentencepiece = pytest.importorskip("sentencepiece")
-    folder = tmp_path / "t5"
-    folder.mkdir()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(["summarize: the cat sat on the mat, and went to sleep"] * 20),
-        model_prefix=str(folder / "spiece"),
-        vocab_size=30,
-        hard_vocab_limit=False,
-        pad_id=0,
-        eos_id=1,
-        unk_id=2,
-        bos_id=-1,
-        minloglevel=2,
-    )
-    return folder
 
 
 def article(document="the cat sat", summary="the cat") -> str:

@@ -1,6 +1,8 @@
 """Models have the paper's parameter counts, train in place, and come out the same for the same seed."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from torch import nn
 
 from cesar.errors import ConfigError, DataError
 from cesar.learn import datasets, models, partition
+from cesar.learn.datasets import xsum
 from cesar.learn.flat import Layout, bind, flatten
 from cesar.learn.samples import Dataset, Samples, Task
 from cesar.learn.tasks import score
@@ -97,13 +100,14 @@ def test_a_node_with_less_than_a_batch_uses_all_it_has():
     assert sorted(Batches(np.arange(3), 8, SeedTree(1), 0).at(7).tolist()) == [0, 1, 2]
 
 
-def cohort(pool, learning_rate=0.1):
+def cohort(pool, learning_rate=0.1, device=None):
     data = datasets.load("digits")
     parts = partition.iid(len(data.train), 4, np.random.default_rng(0))
     module = models.build("digits-mlp", data, seed=1)
     sgd = Sgd(learning_rate=learning_rate, batch_size=8, steps=3)
     rows = np.tile(flatten(module).numpy(), (4, 1))
-    return Cohort(data, module, parts, sgd, seeds=SeedTree(1), pool=pool), rows, data, parts, sgd
+    made = Cohort(data, module, parts, sgd, seeds=SeedTree(1), pool=pool, device=device)
+    return made, rows, data, parts, sgd
 
 
 def test_a_cohort_trains_as_a_plain_loop_does():
@@ -121,6 +125,40 @@ def test_a_cohort_trains_as_a_plain_loop_does():
             nn.functional.cross_entropy(own(images), labels).backward()
             optimiser.step()
         np.testing.assert_allclose(rows[node], flatten(own).numpy(), atol=1e-6)
+
+
+def test_a_device_of_its_own_changes_nothing():
+    """Torch copies to "cpu:0" as it copies to a GPU, so rows go there and back; the results must be the same."""
+    other = torch.device("cpu:0")
+    row = torch.zeros(1)
+    assert row.to(other).data_ptr() != row.data_ptr()
+    found = []
+    for device in (None, other):
+        with ThreadPoolExecutor(2) as pool:
+            trained, rows, *_ = cohort(pool, device=device)
+            trained.train(rows, 0)
+            found.append((rows, trained.evaluate(rows, 100)))
+    np.testing.assert_array_equal(found[0][0], found[1][0])
+    assert found[0][1] == found[1][1]
+
+
+@pytest.mark.parametrize("there, name", [(True, "cuda"), (False, "cpu")])
+def test_a_gpu_is_used_where_there_is_one(monkeypatch, there, name):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
+    with ThreadPoolExecutor(1) as pool:
+        assert cohort(pool)[0]._device.type == name
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+def test_a_gpu_trains_as_the_processor_does():
+    found = []
+    for device in (torch.device("cpu"), torch.device("cuda")):
+        with ThreadPoolExecutor(2) as pool:
+            trained, rows, *_ = cohort(pool, device=device)
+            trained.train(rows, 0)
+            found.append((rows, trained.evaluate(rows)["test_loss"]))
+    np.testing.assert_allclose(found[0][0], found[1][0], atol=1e-4)
+    assert found[0][1] == pytest.approx(found[1][1], rel=1e-3)
 
 
 def test_divergence_is_an_error_that_names_the_node():
@@ -145,6 +183,55 @@ def test_rmse_is_the_root_of_the_mean_square():
     fields = (torch.tensor([0, 1]), torch.tensor([0, 2]), torch.tensor([3.0, 4.0]))
     data = Dataset(name="m", task=Task.RATING, train=Samples(fields), test=Samples(fields), details={})
     assert score(data, module, data.test).metrics(Task.RATING)["rmse"] == pytest.approx(12.5**0.5)
+
+
+def common(first, second):
+    """The length of the longest common subsequence, straight from its definition."""
+    if not first or not second:
+        return 0
+    if first[-1] == second[-1]:
+        return 1 + common(first[:-1], second[:-1])
+    return max(common(first[:-1], second), common(first, second[:-1]))
+
+
+class Parrot(nn.Module):
+    """Writes what it was given, behind the decoder's start."""
+
+    def __init__(self, answers):
+        super().__init__()
+        self.answers = answers
+        self.asked = 0
+
+    def forward(self, input_ids, **_):
+        return SimpleNamespace(loss=torch.zeros(()))
+
+    def generate(self, input_ids, **options):
+        assert not options["do_sample"]
+        assert options["num_beams"] == 1
+        first, self.asked = self.asked, self.asked + len(input_ids)
+        start = torch.zeros(len(input_ids), 1, dtype=torch.int64)
+        return torch.cat([start, self.answers[first : self.asked]], dim=1)
+
+
+def test_rouge_l_is_the_f1_of_the_longest_common_subsequence(tmp_path, pieces):
+    pytest.importorskip("rouge_score")
+    words, draw = ["the", "cat", "sat", "on", "mat", "and"], np.random.default_rng(0)
+    texts, written = ([" ".join(draw.choice(words, 6)) for _ in range(12)] for _ in range(2))
+    for name, summaries in (("train", texts), ("test", texts)):
+        records = [json.dumps({"document": "the cat", "summary": text}) for text in summaries]
+        path = tmp_path / "xsum" / f"{name}.jsonl"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("\n".join(records), encoding="utf-8")
+    data = datasets.load("xsum", tmp_path, summary_length=4)  # The references are whole all the same.
+    ids = xsum._encode(xsum._processor(pieces), written, 64)
+    expected = []
+    for reference, text in zip(texts, written, strict=True):
+        length = common(reference.split(), text.split())
+        expected.append(2 * (length / 6) * (length / 6) / (2 * length / 6) if length else 0.0)
+    for count in (12, 5):
+        got = score(data, Parrot(ids), data.test, batch_size=4, summaries=count).metrics(Task.SUMMARY)
+        assert got["rouge_l"] == pytest.approx(np.mean(expected[:count]))
+    assert 0 < np.mean(expected) < 1
 
 
 def test_unknown_models_are_named():

@@ -61,10 +61,11 @@ class TopologySection(Section):
 
 
 class EvaluationSection(Section):
-    """How often, and on how much of the test set."""
+    """How often, and on how much of the test set; summaries take a pass per word, so few are written."""
 
     every: Annotated[int, Field(gt=0)] = 20
     test_samples: Annotated[int, Field(gt=0)] | None = None
+    summaries: Annotated[int, Field(gt=0)] = 50
 
 
 class FaultsSection(Section):
@@ -155,9 +156,14 @@ def _apply(tables: dict[str, Any], override: str) -> None:
         raise ConfigError(f"--set takes key=value, for example training.learning_rate=0.05; not {override!r}")
     *parents, last = path.strip().split(".")
     target: Any = tables
-    for name in parents:
-        target = target[int(name)] if isinstance(target, list) else target.setdefault(name, {})
-    target[int(last) if isinstance(target, list) else last] = _value(text.strip())
+    try:
+        for name in parents:
+            target = target[int(name)] if isinstance(target, list) else target.setdefault(name, {})
+        target[int(last) if isinstance(target, list) else last] = _value(text.strip())
+    except (LookupError, ValueError, TypeError, AttributeError):
+        raise ConfigError(
+            f"--set {override}: the file has no such place; a method is named by its number from 0, as in method.0.share"
+        ) from None
 
 
 def _value(text: str) -> object:

@@ -22,6 +22,7 @@ PALETTE = 8  # told apart with every kind of colour blindness, and 3 : 1 against
 DASHES = {"cesar": "solid", "secagg": "dot", "dpsgd": "dash"}
 SYMBOLS = (("circle", ""), ("diamond", "◆"), ("square", "■"), ("triangle-up", "▲"))
 SHADES = {"values": "", "coordination": "", "metadata": "/90", "control": "/50"}
+NAMES = {"rmse": "RMSE", "rouge_l": "ROUGE-L"}
 MOST_EDGES = 6000
 HATCH = {"shape": "/", "fgcolor": "css:paper", "size": 6, "solidity": 0.4, "fillmode": "overlay"}
 
@@ -48,7 +49,7 @@ def unit_for(largest: float, units: Units) -> tuple[float, str]:
 def metric_axis(key: str) -> Axis:
     if key == "accuracy":
         return Axis(key=key, name=key, size=0.01, unit="%")
-    return Axis(key=key, name="RMSE" if key == "rmse" else key.replace("_", " "))
+    return Axis(key=key, name=NAMES.get(key, key.replace("_", " ")))
 
 
 def cost_axis(study: Study, key: str, name: str, units: Units) -> Axis:

@@ -35,7 +35,7 @@ from cesar.experiment.figures import (
     symbol,
     unit_for,
 )
-from cesar.experiment.results import MethodRow, Study, read_study, rows_of
+from cesar.experiment.results import METRICS, MethodRow, Study, read_study, rows_of
 from cesar.settings import MethodSection
 
 POLICY = (
@@ -143,7 +143,7 @@ def _section(study: Study, colours: dict[str, int]) -> str:
     sent = cost_axis(study, "bytes", "sent per node", BYTES)
     spent = cost_axis(study, "seconds", "training and protocol", SECONDS)
     loss = study.metric == "test_loss"
-    better = "Higher" if study.metric == "accuracy" else "Lower"
+    better = METRICS[study.metric].capitalize()
     figures = [
         _figure(
             f"{metric.name} by round",

@@ -17,6 +17,9 @@ from cesar.experiment.config import Experiment
 from cesar.settings import MethodSection
 from cesar.wire import CATEGORIES
 
+METRICS = {"accuracy": "higher", "rmse": "lower", "rouge_l": "higher", "test_loss": "lower"}
+"""What is better of each metric. A table shows the first that a run has."""
+
 Step = dict[str, float]
 """One test step of a run: metrics, bytes and seconds up to it."""
 
@@ -162,7 +165,7 @@ def read_study(directory: Path) -> Study:
         first = min(experiment.evaluation.every, experiment.rounds)
         raise DataError(f"{directory} has no test step yet; the first comes after {first} rounds")
     known = next(one.steps[0] for one in runs[tested[0].title] if one.steps)
-    metric = next(name for name in ("accuracy", "rmse", "test_loss") if name in known)
+    metric = next(name for name in METRICS if name in known)
     folder = directory.resolve().name
     return Study(folder=folder, experiment=experiment, metric=metric, methods=tested, runs=runs)
 

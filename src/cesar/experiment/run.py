@@ -34,6 +34,7 @@ from cesar import graphs
 from cesar.errors import ConfigError, DataError
 from cesar.experiment.config import Experiment, TopologySection, parse
 from cesar.learn import datasets, models, partition
+from cesar.learn.flat import Layout
 from cesar.learn.samples import Dataset
 from cesar.learn.training import Sgd
 from cesar.seeds import SeedTree
@@ -179,7 +180,7 @@ def _setup(experiment: Experiment, run: Run, data: Dataset, measured: float | No
         ),
         graph=graph,
         dynamic=experiment.topology.dynamic,
-        method=run.method.build(round(sum(degrees) / len(degrees)), measured),
+        method=run.method.build(round(sum(degrees) / len(degrees)), measured, size=Layout.of(module).size),
         faults=Faults(rate=experiment.faults.crash_rate, point=experiment.faults.crash_point),
         seed=run.seed,
     )
@@ -233,7 +234,7 @@ def _execute_run(
             or simulation.next_round == experiment.rounds
         ):
             started = time.perf_counter()
-            metrics = simulation.evaluate(experiment.evaluation.test_samples)
+            metrics = simulation.evaluate(experiment.evaluation.test_samples, experiment.evaluation.summaries)
             row = journal.test(simulation.next_round, metrics, time.perf_counter() - started)
             journal.checkpoint(simulation.models, simulation.next_round)
             for observer in observers:

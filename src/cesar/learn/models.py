@@ -23,7 +23,7 @@ import torch.nn.functional as F  # noqa: N812  (everybody's name for it)
 from torch import nn
 
 from cesar.errors import ConfigError
-from cesar.learn.samples import Dataset
+from cesar.learn.samples import Dataset, Task
 
 
 class DigitsMLP(nn.Module):
@@ -104,10 +104,12 @@ def _transformers() -> ModuleType:
 def _pretrained(kind: str, config: object, weights: Path | None) -> nn.Module:
     """A transformers model from its configuration, or with weights from a local folder."""
     cls = getattr(_transformers(), kind)
-    if weights is None:
-        module: nn.Module = cls(config)
-    else:
-        module = cls.from_pretrained(weights, local_files_only=True)
+    try:
+        module: nn.Module = (
+            cls(config) if weights is None else cls.from_pretrained(weights, local_files_only=True)
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ConfigError(f"model.weights: {weights} holds no weights for {kind}: {error}") from None
     return module
 
 
@@ -154,11 +156,23 @@ def build(name: str, data: Dataset, *, seed: int, weights: Path | None = None) -
             `torch.nn.Module`.
 
     Raises:
-        ConfigError: there is no such model, or it holds NaN or infinity from the start.
+        ConfigError: there is no such model, it holds NaN or infinity from the start, or it cannot do the task.
     """
+    if weights is not None and name not in ("gpt2", "t5-efficient-tiny"):
+        raise ConfigError(
+            f"model {name} loads no weights; drop model.weights, or load them in a factory of your own"
+        )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         module = _own(name)() if ":" in name else _known(name)(data, weights)
+    if not isinstance(module, nn.Module) or not any(parameter.numel() for parameter in module.parameters()):
+        raise ConfigError(
+            f"model {name} is {module!r}; the factory must return a torch.nn.Module with parameters"
+        )
+    if data.task is Task.SUMMARY and not hasattr(module, "generate"):
+        raise ConfigError(
+            f"model {name} has no generate(), so it cannot summarise; use t5-efficient-tiny or its like"
+        )
     for label, parameter in module.named_parameters():
         if not bool(torch.isfinite(parameter).all()):
             raise ConfigError(

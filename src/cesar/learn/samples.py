@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -50,6 +51,8 @@ class Dataset:
         classes: number of labels, for classification and choice; 0 otherwise.
         labels: (train,) what label partitions sort by; None where there are no labels.
         users: (train,) who each training sample belongs to; None where nobody is named.
+        rouge_l: ROUGE-L (F1) of generated ids against the summary of the test sample with this number; None where
+            nothing is summarised.
         details: facts that a model needs, for example {"users": 610, "items": 9724}.
     """
 
@@ -60,4 +63,5 @@ class Dataset:
     classes: int = 0
     labels: NDArray[np.int64] | None = None
     users: NDArray[np.int64] | None = None
+    rouge_l: Callable[[int, Sequence[int]], float] | None = None
     details: dict[str, int]

@@ -44,6 +44,7 @@ class Score:
     count: int
     loss: float
     correct: float
+    rouge_l: float = 0.0  # a mean already, over the samples that were summarised
 
     def metrics(self, task: Task) -> dict[str, float]:
         """The figures that people read."""
@@ -51,12 +52,18 @@ class Score:
         if task is Task.RATING:
             return {"test_loss": mean, "rmse": mean**0.5}
         if task is Task.SUMMARY:
-            return {"test_loss": mean}
+            return {"test_loss": mean, "rouge_l": self.rouge_l}
         return {"test_loss": mean, "accuracy": self.correct / self.count}
 
 
-def score(data: Dataset, module: nn.Module, samples: Samples, *, batch_size: int = 50) -> Score:
-    """Run the model over samples without training; small batches stay in the cache."""
+def score(
+    data: Dataset, module: nn.Module, samples: Samples, *, batch_size: int = 50, summaries: int = 50
+) -> Score:
+    """Run the model over the first test samples without training; small batches stay in the cache.
+
+    Args:
+        summaries: how many of the samples are summarised for ROUGE-L, which takes a pass per word.
+    """
     total_loss, correct = 0.0, 0.0
     with torch.inference_mode():
         for start in range(0, len(samples), batch_size):
@@ -70,7 +77,31 @@ def score(data: Dataset, module: nn.Module, samples: Samples, *, batch_size: int
             total_loss += float(loss(data.task, module, batch)) * count
             if data.task is Task.CHOICE:
                 correct += _right_choices(data, module, batch)
-    return Score(len(samples), total_loss, correct)
+        rouge_l = 0.0
+        if data.task is Task.SUMMARY:
+            rouge_l = _rouge_l(
+                data, module, Samples(tuple(f[:summaries] for f in samples.fields)), batch_size
+            )
+    return Score(len(samples), total_loss, correct, rouge_l)
+
+
+def _rouge_l(data: Dataset, module: nn.Module, samples: Samples, batch_size: int) -> float:
+    """Mean ROUGE-L of summaries written greedily, each as long as the longest reference at most."""
+    assert data.rouge_l is not None
+    documents, references = samples.fields
+    scores: list[float] = []
+    for start in range(0, len(samples), batch_size):
+        ids = documents[start : start + batch_size]
+        written = module.generate(  # type: ignore[operator]
+            input_ids=ids,
+            attention_mask=ids.ne(0).long(),
+            do_sample=False,
+            num_beams=1,
+            max_new_tokens=references.shape[1],
+        )
+        # The first token of each is the decoder's start, not the model's.
+        scores += [data.rouge_l(start + k, row[1:].tolist()) for k, row in enumerate(written)]
+    return sum(scores) / len(scores)
 
 
 def _right_choices(data: Dataset, module: nn.Module, batch: Batch) -> float:
@@ -79,7 +110,7 @@ def _right_choices(data: Dataset, module: nn.Module, batch: Batch) -> float:
     scored = labels.ne(-100)
     first = scored.float().argmax(dim=1)  # the answer is predicted from the position before it
     logits = module(input_ids=ids).logits
-    rows = torch.arange(len(ids))
-    letters = torch.tensor([data.details[f"letter_{k}"] for k in range(data.classes)])
+    rows = torch.arange(len(ids), device=ids.device)
+    letters = torch.tensor([data.details[f"letter_{k}"] for k in range(data.classes)], device=ids.device)
     chosen = logits[rows, first - 1][:, letters].argmax(dim=1)
     return float((chosen == answers).sum())

@@ -60,6 +60,8 @@ class Cohort:
         module: a template; every worker gets a copy.
         parts: for each node the rows of the training set that are its own.
         pool: worker threads.
+        device: where models are trained and tested; by default a GPU if there is one. The rows stay in main
+            memory, a node's model is copied there and back.
     """
 
     def __init__(
@@ -71,11 +73,12 @@ class Cohort:
         *,
         seeds: SeedTree,
         pool: Executor,
+        device: torch.device | None = None,
     ) -> None:
         self._data, self._module, self._sgd, self._pool = data, module, sgd, pool
         self._layout = Layout.of(module)
         self._batches = [Batches(rows, sgd.batch_size, seeds, i) for i, rows in enumerate(parts)]
-        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._local = threading.local()
 
     def _own_module(self) -> nn.Module:
@@ -117,8 +120,10 @@ class Cohort:
     def _fields(self, rows: NDArray[np.int64]) -> tuple[torch.Tensor, ...]:
         return tuple(field.to(self._device) for field in self._data.train.take(rows).fields)
 
-    def evaluate(self, models: NDArray[np.float32], test_samples: int | None = None) -> dict[str, float]:
-        """Test metrics, averaged over the nodes."""
+    def evaluate(
+        self, models: NDArray[np.float32], test_samples: int | None = None, summaries: int = 50
+    ) -> dict[str, float]:
+        """Test metrics on the first test samples, averaged over the nodes; ROUGE-L on the first `summaries`."""
         fields = self._data.test.fields
         samples = Samples(tuple(field[:test_samples].to(self._device) for field in fields))
 
@@ -126,7 +131,7 @@ class Cohort:
             module = self._own_module()
             module.eval()
             bind(module, self._layout, torch.from_numpy(models[node]).to(self._device))
-            return score(self._data, module, samples).metrics(self._data.task)
+            return score(self._data, module, samples, summaries=summaries).metrics(self._data.task)
 
         rows = list(self._pool.map(test, range(len(models))))
         return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}

@@ -143,6 +143,6 @@ class Simulation:
         draws = self._seeds.generator("faults", number).random(len(self.models))
         return {int(node): faults.point for node in np.flatnonzero(draws < faults.rate)}
 
-    def evaluate(self, test_samples: int | None = None) -> dict[str, float]:
-        """Test metrics, averaged over the nodes."""
-        return self._cohort.evaluate(self.models, test_samples)
+    def evaluate(self, test_samples: int | None = None, summaries: int = 50) -> dict[str, float]:
+        """Test metrics on the first test samples, averaged over the nodes; ROUGE-L on the first `summaries`."""
+        return self._cohort.evaluate(self.models, test_samples, summaries)

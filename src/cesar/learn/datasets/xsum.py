@@ -63,34 +63,50 @@ def load(
     at_least(2, "summary_length", summary_length)
     processor = _processor(tokenizer_folder)
 
-    def samples(split: str, limit: int | None) -> Samples:
-        documents, summaries = zip(*_articles(folder, split, limit), strict=True)
+    def samples(articles: list[tuple[str, str]]) -> Samples:
         return Samples(
             (
-                _encode(processor, [prefix + document for document in documents], document_length),
-                _encode(processor, summaries, summary_length),
+                _encode(processor, [prefix + document for document, _ in articles], document_length),
+                _encode(processor, [summary for _, summary in articles], summary_length),
             )
         )
+
+    train, test = _articles(folder, "train", train_limit), _articles(folder, "test", test_limit)
 
     return Dataset(
         name="xsum",
         task=Task.SUMMARY,
-        train=samples("train", train_limit),
-        test=samples("test", test_limit),
+        train=samples(train),
+        test=samples(test),
+        rouge_l=_rouge_l([summary for _, summary in test], _decoder(processor)),
         details={"vocabulary": processor.get_piece_size(), "pad": PAD, "eos": EOS},
     )
 
 
 def decoder(tokenizer_folder: Path) -> Callable[[Sequence[int]], str]:
     """How to read ids again: a function from ids, up to the end token, to text."""
-    processor = _processor(tokenizer_folder)
+    return _decoder(_processor(tokenizer_folder))
 
+
+def _decoder(processor: Any) -> Callable[[Sequence[int]], str]:
     def decode(ids: Sequence[int]) -> str:
         kept = [int(token) for token in ids]
         end = kept.index(EOS) if EOS in kept else len(kept)
         return str(processor.decode([token for token in kept[:end] if PAD < token < len(processor)]))
 
     return decode
+
+
+def _rouge_l(
+    references: Sequence[str], decode: Callable[[Sequence[int]], str]
+) -> Callable[[int, Sequence[int]], float]:
+    """ROUGE-L against the whole references, however few of their tokens a model is trained on; no stemming."""
+    scorer = require("rouge_score.rouge_scorer", "nlp").RougeScorer(["rougeL"])
+
+    def rouge_l(number: int, ids: Sequence[int]) -> float:
+        return float(scorer.score(references[number], decode(ids))["rougeL"].fmeasure)
+
+    return rouge_l
 
 
 def _processor(folder: Path) -> Any:
