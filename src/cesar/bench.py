@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import resource
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +16,7 @@ from cesar.crypto.keystream import Keystream
 from cesar.methods import Method
 from cesar.seeds import SeedTree
 from cesar.sim import Ensemble
+from cesar.sim.machine import peak_rss_bytes
 from cesar.wire import CATEGORIES
 
 FLOOR_BLOCK = 65_536
@@ -156,9 +155,3 @@ def bench_bytes(
         ratios=ratios,
         ratio=statistics.mean(ratios),
     )
-
-
-def peak_rss_bytes() -> int:
-    """The most memory that this process has held so far."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

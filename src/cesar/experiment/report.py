@@ -172,7 +172,7 @@ def _section(study: Study, colours: dict[str, int]) -> str:
         _topology(study),
     ]
     return (
-        f"<p>{html.escape(_sentence(study.experiment))}</p>{_summary(study, colours)}"
+        f"<p>{html.escape(sentence(study.experiment))}</p>{_summary(study, colours)}"
         f"{_key(study, colours)}<div class=figures>{''.join(figures)}</div>{_details(study)}"
     )
 
@@ -207,7 +207,8 @@ def _topology(study: Study) -> str:
     return _figure("Who averages with whom", caption, graph_figure(graph, topology.kind), wide=True)
 
 
-def _sentence(experiment: Experiment) -> str:
+def sentence(experiment: Experiment) -> str:
+    """What is run, in words."""
     topology, training, data = experiment.topology, experiment.training, experiment.data
     graphs = {
         "regular": f"a random {topology.degree}-regular graph",

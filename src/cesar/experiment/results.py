@@ -60,11 +60,15 @@ class MethodRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRun:
-    """One method and seed, as far as it has come; `steps` are its test steps with all that led to them."""
+    """One method and seed, as far as it has come; `steps` are its test steps with all that led to them.
+
+    `peak_rss_bytes` is the most memory that the process had held when the run ended, if that was noted.
+    """
 
     finished: bool
     steps: list[Step]
     settings: str
+    peak_rss_bytes: int | None
     versions: dict[str, str]
 
 
@@ -181,6 +185,7 @@ def _read_run(folder: Path) -> RecordedRun:
         finished=bool(summary and steps),
         steps=steps,
         settings=str(summary.get("settings", "")),
+        peak_rss_bytes=int(str(summary["peak_rss_bytes"])) if "peak_rss_bytes" in summary else None,
         versions={name: str(version) for name, version in versions.items()},
     )
 

@@ -16,8 +16,6 @@ from __future__ import annotations
 import csv
 import importlib.metadata
 import json
-import os
-import platform
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -39,6 +37,7 @@ from cesar.learn.samples import Dataset
 from cesar.learn.training import Sgd
 from cesar.seeds import SeedTree
 from cesar.settings import MethodSection
+from cesar.sim.machine import machine, peak_rss_bytes
 from cesar.sim.simulation import Faults, RoundRecord, Setup, Simulation
 from cesar.wire import CATEGORIES
 
@@ -316,6 +315,7 @@ class Journal:
             "nodes": len(setup.parts),
             "rounds": experiment.rounds,
             "shared": float(np.mean([row["shared"] for row in self._ledger])),
+            "peak_rss_bytes": peak_rss_bytes(),
             "seconds": sum(spent.values()),
             **{f"seconds_{part}": value for part, value in spent.items()},
             **final,
@@ -327,7 +327,7 @@ def versions() -> dict[str, str]:
     names = ("cesar", "torch", "numpy", "numba", "cryptography", "constriction")
     return {
         "python": sys.version.split()[0],
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        "machine": machine(),
         **{name: importlib.metadata.version(name) for name in names},
     }
 
