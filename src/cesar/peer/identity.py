@@ -471,8 +471,9 @@ def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    data = read_private(path)
     try:
-        key = load_pem_private_key(read_private(path), None)
+        key = load_pem_private_key(data, None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         # The library's message could quote the file, and the file is secret.
         raise ConfigError(f"{path} is not a private key in PEM without a passphrase") from None
@@ -536,12 +537,10 @@ class Identity:
 
 
 def _read_agreement_key(path: Path) -> KeyPair:
+    data = read_private(path)
     try:
-        raw = bytes.fromhex(read_private(path).decode("ascii").strip())
-        return KeyPair(X25519PrivateKey.from_private_bytes(raw))
-    except ValueError as error:
-        if isinstance(error, ConfigError):
-            raise
+        return KeyPair(X25519PrivateKey.from_private_bytes(bytes.fromhex(data.decode("ascii").strip())))
+    except ValueError:
         raise ConfigError(f"{path} is not an agreement key: 64 hexadecimal digits") from None
 
 

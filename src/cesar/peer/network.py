@@ -163,6 +163,7 @@ class Network:
 
     def add(self, request: Request, neighbours: Iterable[int], *, now: datetime, days: int) -> Network:
         """Sign the certificate of a new peer and put it next to some others."""
+        certificate = self.authority.issue(request, now=now, days=days)
         node = request.claim.id
         if node in self.roster.members:
             used = ", ".join(map(str, self.roster.members))
@@ -173,19 +174,19 @@ class Network:
         graph = nx.Graph(self.roster.graph)
         graph.add_node(node)
         self._connect(graph, ((node, other) for other in neighbours))
-        name = request.name or f"node-{node}"
-        return self._admit(request, graph, name=name, address=request.address, now=now, days=days)
+        member = Member.of(certificate, name=request.name or f"node-{node}", address=request.address)
+        return self._admit(member, graph, now)
 
     def renew(self, request: Request, *, now: datetime, days: int) -> Network:
         """Replace a peer's keys and certificate. Name and address stay unless the request gives others."""
+        certificate = self.authority.issue(request, now=now, days=days)
         old = self.roster.members.get(request.claim.id)
         if old is None:
             raise ConfigError(
                 f"node {request.claim.id} is not in the network; add it with `cesar network sign`"
             )
-        address = request.address or old.address
-        name = request.name or old.name
-        return self._admit(request, self.roster.graph, name=name, address=address, now=now, days=days)
+        name, address = request.name or old.name, request.address or old.address
+        return self._admit(Member.of(certificate, name=name, address=address), self.roster.graph, now)
 
     def remove(
         self, node: int, edges: Iterable[Edge] = (), *, connect: bool = False, now: datetime
@@ -223,18 +224,18 @@ class Network:
         for i, j in edges:
             for end in (i, j):
                 if end not in graph:
-                    raise ConfigError(f"node {end} is not in the network; an edge needs two peers of it")
+                    raise ConfigError(
+                        f"node {end} is not in the network; `cesar network show` lists its peers"
+                    )
+            if i == j:
+                raise ConfigError(f"node {i} cannot be its own neighbour; an edge needs two peers")
             if not graph.has_edge(i, j):
                 added.append((min(i, j), max(i, j)))
             graph.add_edge(i, j)
         return added
 
-    def _admit(
-        self, request: Request, graph: nx.Graph, *, name: str, address: str | None, now: datetime, days: int
-    ) -> Network:
+    def _admit(self, member: Member, graph: nx.Graph, now: datetime) -> Network:
         check_degrees(graph, self.masks)
-        certificate = self.authority.issue(request, now=now, days=days)
-        member = Member.of(certificate, name=name, address=address)
         network = self._sign({**self.roster.members, member.id: member}.values(), graph, now)
         network.hand_over(self.signed(member.id), member)
         network.publish()
