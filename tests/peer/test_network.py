@@ -9,7 +9,7 @@ import tomllib
 
 import networkx as nx
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cesar import cli
@@ -332,6 +332,7 @@ class Somebody:
         self.address = address
 
 
+@settings(deadline=None)
 @given(data=st.data(), nodes=st.integers(4, 12), least=st.integers(1, 3))
 def test_missing_edges_mend_every_graph(data, nodes, least):
     """Whatever is left: connected, enough neighbours, every new edge new and dialable; none where none is due."""

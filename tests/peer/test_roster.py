@@ -10,7 +10,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cesar.errors import ConfigError
@@ -89,6 +89,7 @@ def test_the_test_forges_what_the_authority_writes(world):
     Roster.parse(world.forge(lambda content: None), world.ca.certificate)
 
 
+@settings(deadline=None)
 @given(data=st.data())
 def test_no_byte_can_be_changed(world, data):
     raw = world.roster.raw
@@ -98,6 +99,7 @@ def test_no_byte_can_be_changed(world, data):
     world.refused(bytes(changed), "not a roster|changed")
 
 
+@settings(deadline=None)
 @given(data=st.data())
 def test_nothing_can_be_cut_or_added(world, data):
     raw = world.roster.raw
@@ -109,6 +111,7 @@ def test_nothing_can_be_cut_or_added(world, data):
         world.refused(raw[:at], "not a roster|changed|signed")
 
 
+@settings(deadline=None)
 @given(
     st.binary()
     | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(lambda v: json.dumps(v).encode())
@@ -285,6 +288,7 @@ def test_expired_members_load_and_say_so(world):
     assert members[0].valid(NOW)
 
 
+@settings(deadline=None)
 @given(listening=st.sets(st.sampled_from([0, 1, 4, 7])))
 def test_exactly_one_side_dials(world, listening):
     changed = {f"_{i}": world.member(i, address=None) for i in world.members if i not in listening}

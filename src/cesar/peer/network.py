@@ -253,12 +253,11 @@ class Network:
         return Network(self.folder, self.authority, roster)
 
     def hand_over(self, place: Path, member: Member, apart: int = 100) -> None:
-        """All that a peer needs beside its keys; `apart` is between its port and that of its status page."""
+        """All that a peer needs beside its keys and the roster; `apart` is between its port and that of its status page."""
         place.mkdir(parents=True, exist_ok=True)
         common = read_public(self.folder / SETTINGS).decode()
         write_public(place / CERTIFICATE, member.certificate)
         write_public(place / CA_CERTIFICATE, self.authority.certificate)
-        write_public(place / FILE, self.roster.raw)
         write_public(place / PEER, (_peer_table(member, apart) + common).encode())
 
     def publish(self) -> None:
