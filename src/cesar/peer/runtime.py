@@ -572,6 +572,8 @@ class AsyncPeer:
             newer = Roster.parse(data, self.identity.ca, at_least=0)
         except ConfigError as error:
             raise Refusal(f"it sent a roster that cannot be used: {error}") from None
+        if newer.network_id != self.roster.network_id:
+            raise Refusal("it sent the roster of another network of the same authority")
         if newer.version <= seen:
             return
         try:
