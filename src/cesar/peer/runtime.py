@@ -56,7 +56,7 @@ log = logging.getLogger("cesar.peer")
 _T = TypeVar("_T")
 RELEASE = version("cesar")
 
-SENDING_AT_ONCE = 64 << 20
+SENDING_AT_ONCE = 32 << 20
 """The next frame is made when less than this is waiting to leave, so that few shares are in memory at once."""
 
 MOST_REFUSALS = 200
@@ -305,6 +305,7 @@ class AsyncPeer:
                     outcome = event
             if out is not None:
                 await self._send(out, round_)
+                del out  # a share is large; it lives on in the links alone
             elif outcome is not None:
                 self._running = None
                 self._say(Status(round_ + 1, round_ + 1))

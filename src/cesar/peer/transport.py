@@ -14,7 +14,7 @@ roster lists; a listener compares the one that it was shown. So a revoked certif
 that a peer holds the newer roster, and nobody can use a certificate under another id.
 
 Memory. A frame is cut into chunks as it is sent; gRPC's flow control holds the sender back. A receiver knows how
-long a frame can be and takes one at a time from each neighbour.
+long a frame can be, and takes in large ones one after the other (`Room`), as long as they flow.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ CHUNK = 1 << 20
 HELLO_SECONDS = 10.0
 HELLO_LIMIT = 64 << 10
 BACKOFF = (0.2, 5.0)
+LARGE = 8 << 20
+STALLED_SECONDS = 2.0
 _LENGTH = struct.Struct("<Q")
 OPTIONS = (
     ("grpc.max_receive_message_length", CHUNK + 64),
@@ -120,6 +122,37 @@ class _Parcel:
             yield bytes([Message.MORE]) + view[start : start + CHUNK]
 
 
+class Room:
+    """Lets one large frame come in at a time; whoever stops in the middle does not keep the others out."""
+
+    def __init__(self) -> None:
+        self._inside = 0
+        self._left = asyncio.Event()
+        self._pulse = 0
+
+    def beat(self) -> None:
+        """Some bytes of a large frame have come."""
+        self._pulse += 1
+
+    async def enter(self, length: int) -> bool:
+        """Wait for a place for so many bytes; whether one was taken, to be given back with `leave`."""
+        if length < LARGE:
+            return False
+        while self._inside:
+            pulse = self._pulse
+            self._left.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._left.wait(), STALLED_SECONDS)
+            if self._pulse == pulse:
+                break
+        self._inside += 1
+        return True
+
+    def leave(self) -> None:
+        self._inside -= 1
+        self._left.set()
+
+
 class _Stream(Protocol):
     """What the two ends of a gRPC stream have in common."""
 
@@ -130,8 +163,8 @@ class _Stream(Protocol):
 class Link:
     """What is to be sent to one neighbour, and whether it can be."""
 
-    def __init__(self, peer: NodeId) -> None:
-        self.peer = peer
+    def __init__(self, peer: NodeId, room: Room) -> None:
+        self.peer, self._room = peer, room
         self.up = False
         self.outstanding = 0
         self.delivered = 0
@@ -184,44 +217,60 @@ class Link:
             while not self._queue:
                 self._wake.clear()
                 await self._wake.wait()
-            parcel = self._queue.popleft()
-            for message in parcel.messages():
-                await stream.write(message)
-                self.delivered += 1
-            self.outstanding -= len(parcel.payload)
+            await self._send_one(stream, self._queue.popleft())
+
+    async def _send_one(self, stream: _Stream, parcel: _Parcel) -> None:
+        for message in parcel.messages():
+            await stream.write(message)
+            self.delivered += 1
+        self.outstanding -= len(parcel.payload)
 
     async def _listen(self, stream: _Stream, hub: Hub) -> None:
         begun: Message | None = None
-        buffer, filled = memoryview(b""), 0
-        while (message := await stream.read()) is not grpc.aio.EOF:
-            kind, body = _split(message)
-            if kind in _LONG and begun is None:
-                if len(body) < _LENGTH.size:
-                    raise Refusal(f"a {kind.name} begins without its length")
-                length, first = _LENGTH.unpack_from(body)[0], memoryview(body)[_LENGTH.size :]
-                most = ROSTER_LIMIT if kind is Message.ROSTER else await hub.largest_frame()
-                if not len(first) <= length <= most:
-                    raise Refusal(f"a {kind.name} of {length} bytes; none here has over {most}")
-                begun, buffer, filled = kind, np.empty(length, np.uint8).data, len(first)
-                buffer[:filled] = first
-            elif kind is Message.MORE and begun is not None and 0 < len(body) <= len(buffer) - filled:
-                buffer[filled : filled + len(body)] = body
-                filled += len(body)
-            elif kind is Message.STATUS:
-                hub.status(self.peer, body)
-            elif kind is Message.HELLO and len(body) <= HELLO_LIMIT:
-                hub.meet(self.peer, body)
-            elif kind is Message.REFUSED:
-                _tell_refused(self.peer, body)
-                return
-            else:
-                raise Refusal(f"a {kind.name} message where none can be")
-            if begun is not None and filled == len(buffer):
-                payload, done, begun, buffer = buffer, begun, None, memoryview(b"")
-                if done is Message.ROSTER:
-                    hub.roster_from(self.peer, bytes(payload))
+        buffer, filled, inside = memoryview(b""), 0, False
+        try:
+            while (message := await stream.read()) is not grpc.aio.EOF:
+                kind, body = _split(message)
+                if kind in _LONG and begun is None:
+                    if len(body) < _LENGTH.size:
+                        raise Refusal(f"a {kind.name} begins without its length")
+                    length, first = _LENGTH.unpack_from(body)[0], memoryview(body)[_LENGTH.size :]
+                    most = ROSTER_LIMIT if kind is Message.ROSTER else await hub.largest_frame()
+                    if not len(first) <= length <= most:
+                        raise Refusal(f"a {kind.name} of {length} bytes; none here has over {most}")
+                    inside = await self._room.enter(length)
+                    begun, buffer, filled = kind, _memory(length), len(first)
+                    buffer[:filled] = first
+                elif kind is Message.MORE and begun is not None and 0 < len(body) <= len(buffer) - filled:
+                    buffer[filled : filled + len(body)] = body
+                    filled += len(body)
+                    self._room.beat()
+                elif kind is Message.STATUS:
+                    hub.status(self.peer, body)
+                elif kind is Message.HELLO and len(body) <= HELLO_LIMIT:
+                    hub.meet(self.peer, body)
+                elif kind is Message.REFUSED:
+                    _tell_refused(self.peer, body)
+                    return
                 else:
-                    await hub.frame(self.peer, payload)
+                    raise Refusal(f"a {kind.name} message where none can be")
+                if begun is not None and filled == len(buffer):
+                    if begun is Message.ROSTER:
+                        hub.roster_from(self.peer, bytes(buffer))
+                    else:
+                        await hub.frame(self.peer, buffer)
+                    begun, buffer = None, memoryview(b"")  # a frame can be large: nothing here may keep it
+                    if inside:
+                        inside = False
+                        self._room.leave()
+        finally:
+            if inside:
+                self._room.leave()
+
+
+def _memory(length: int) -> memoryview:
+    """Room for a frame. It ends at a multiple of four, so that words at the end of a share are read in place."""
+    return np.empty(length + -length % 4, np.uint8)[-length % 4 :].data
 
 
 def _split(message: bytes) -> tuple[Message, bytes]:
@@ -249,6 +298,7 @@ class Transport:
         self._server: grpc.aio.Server | None = None
         self._dialling: dict[NodeId, asyncio.Task[None]] = {}
         self.links: dict[NodeId, Link] = {}
+        self._room = Room()
         self._set_links()
 
     async def start(self) -> None:
@@ -304,7 +354,7 @@ class Transport:
 
     def _set_links(self) -> None:
         for peer in self._roster.graph[self._identity.id]:
-            self.links.setdefault(NodeId(peer), Link(NodeId(peer)))
+            self.links.setdefault(NodeId(peer), Link(NodeId(peer), self._room))
 
     def _drop(self, peer: NodeId) -> list[asyncio.Task[None]]:
         link = self.links.pop(peer)
