@@ -340,11 +340,10 @@ class AsyncPeer:
                     self._transcript.sent(to, out.frame.payload)
         while sum(link.outstanding for link in links.values()) > SENDING_AT_ONCE:
             before = sum(link.delivered for link in links.values())
-            await asyncio.sleep(0.01)
-            for _ in range(25):
+            for _ in range(100):
+                await asyncio.sleep(0.01)
                 if sum(link.delivered for link in links.values()) > before:
                     break
-                await asyncio.sleep(0.01)
             else:
                 return  # whoever does not read must not keep the others waiting
 
