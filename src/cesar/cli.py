@@ -16,6 +16,7 @@ from rich.table import Table
 
 import cesar
 from cesar import bench, explain, theory
+from cesar.cli_attack import attack_app
 from cesar.cli_data import data_app
 from cesar.cli_network import network_app, peer_app
 from cesar.cli_run import bench_training_command, demo_command, report_command, run_command
@@ -36,6 +37,7 @@ app.add_typer(bench_app, name="bench")
 app.add_typer(data_app, name="data")
 app.add_typer(network_app, name="network")
 app.add_typer(peer_app, name="peer")
+app.add_typer(attack_app, name="attack")
 app.command("run")(run_command)
 app.command("report")(report_command)
 app.command("demo")(demo_command)

@@ -75,6 +75,19 @@ class FaultsSection(Section):
     crash_point: CrashPoint = "after_coordination"
 
 
+class RecordingSection(Section):
+    """Rounds to keep for attacks: counted from 1, as in metrics.csv. All keys add up; by default none is kept."""
+
+    rounds: tuple[Annotated[int, Field(gt=0)], ...] = ()
+    every: Annotated[int, Field(gt=0)] | None = None
+    last: Annotated[int, Field(ge=0)] = 0
+
+    def keeps(self, done: int, rounds: int) -> bool:
+        """Whether to keep the round that is the `done`-th of `rounds`."""
+        regular = self.every is not None and done % self.every == 0
+        return done in self.rounds or regular or done > rounds - self.last
+
+
 class LoggingSection(Section):
     """Other places to send metrics to, each through its own library."""
 
@@ -97,6 +110,14 @@ class Experiment(Section):
     evaluation: EvaluationSection = EvaluationSection()
     faults: FaultsSection = FaultsSection()
     logging: LoggingSection = LoggingSection()
+    recording: RecordingSection = RecordingSection()
+
+    @model_validator(mode="after")
+    def _recorded_rounds_exist(self) -> Experiment:
+        late = max(self.recording.rounds, default=0)
+        if late > self.rounds:
+            raise ValueError(f"recording.rounds names round {late}, but there are {self.rounds}")
+        return self
 
     @model_validator(mode="after")
     def _titles_differ(self) -> Experiment:

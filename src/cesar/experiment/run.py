@@ -7,6 +7,7 @@
                       summary.json the end of it
                       versions.json
                       checkpoint.safetensors   all models, to go on from
+                      recording/               rounds kept for attacks, if the file asks for it
 
 A run that was killed goes on from its last checkpoint and ends with exactly the same metrics.
 """
@@ -27,9 +28,11 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, safe_open, save_file  # type: ignore[attr-defined]
+from torch import nn
 
 from cesar import graphs
 from cesar.errors import ConfigError, DataError
+from cesar.experiment import recording
 from cesar.experiment.config import Experiment, TopologySection, parse
 from cesar.learn import datasets, models, partition
 from cesar.learn.flat import Layout
@@ -78,12 +81,8 @@ def execute(
     observers: Sequence[Observer] = (),
 ) -> list[dict[str, object]]:
     """Run everything that is not finished yet; the summaries of all runs."""
-    data = _load_data(experiment, data_dir)
-    runs = [
-        Run(method, seed, out / method.folder / f"seed-{seed}")
-        for method in sorted(experiment.method, key=lambda m: m.name != "cesar")  # CESAR's share comes first
-        for seed in experiment.seeds
-    ]
+    data = load_data(experiment, data_dir)
+    runs = runs_of(experiment, out)
     for run in runs:
         _check(experiment, run, data)
     out.mkdir(parents=True, exist_ok=True)
@@ -93,6 +92,15 @@ def execute(
         measured = _measured_share(experiment, run.method, summaries)
         summaries.append(_execute_run(experiment, run, data, measured, workers, observers))
     return summaries
+
+
+def runs_of(experiment: Experiment, out: Path) -> list[Run]:
+    """All runs of an experiment, in the order in which they are done."""
+    return [
+        Run(method, seed, out / method.folder / f"seed-{seed}")
+        for method in sorted(experiment.method, key=lambda m: m.name != "cesar")  # CESAR's share comes first
+        for seed in experiment.seeds
+    ]
 
 
 def read(out: Path) -> Experiment:
@@ -107,7 +115,8 @@ def read(out: Path) -> Experiment:
         raise ConfigError(f"{out}/experiment.json is damaged: {error}") from None
 
 
-def _load_data(experiment: Experiment, data_dir: Path | None) -> Dataset:
+def load_data(experiment: Experiment, data_dir: Path | None) -> Dataset:
+    """What the experiment trains and tests on."""
     section = experiment.data
     return datasets.load(
         section.dataset, data_dir, train_limit=section.train_limit, test_limit=section.test_limit
@@ -158,16 +167,17 @@ def graph_of(experiment: Experiment, seed: int) -> Callable[[int], nx.Graph]:
     return lambda _: fixed
 
 
+def build_model(experiment: Experiment, data: Dataset, seed: int) -> nn.Module:
+    """The model that all nodes start from."""
+    drawn = int.from_bytes(SeedTree(seed).bytes(7, "init"), "little")
+    return models.build(experiment.model.name, data, seed=drawn, weights=experiment.model.weights)
+
+
 def _setup(experiment: Experiment, run: Run, data: Dataset, measured: float | None) -> Setup:
     seeds, training = SeedTree(run.seed), experiment.training
     graph = graph_of(experiment, run.seed)
     degrees = [degree for _, degree in graph(0).degree]
-    module = models.build(
-        experiment.model.name,
-        data,
-        seed=int.from_bytes(seeds.bytes(7, "init"), "little"),
-        weights=experiment.model.weights,
-    )
+    module = build_model(experiment, data, run.seed)
     return Setup(
         data=data,
         module=module,
@@ -226,6 +236,9 @@ def _execute_run(
         observer.started(run.method.title, run.seed, experiment.rounds, journal.next_round)
     for record in simulation.run(experiment.rounds):
         journal.add(record)
+        if experiment.recording.keeps(simulation.next_round, experiment.rounds):
+            assert simulation.exchange is not None
+            recording.write(run.folder, simulation.next_round, simulation.exchange, setup.parts)
         for observer in observers:
             observer.round_done(record, journal.sent_in_all)
         if (

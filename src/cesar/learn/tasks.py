@@ -37,6 +37,24 @@ def loss(task: Task, module: nn.Module, batch: Batch) -> torch.Tensor:
             assert_never(task)
 
 
+def sample_losses(
+    data: Dataset, module: nn.Module, samples: Samples, *, batch_size: int = 50
+) -> torch.Tensor:
+    """The loss of each sample by itself, without training; language models take one sample at a time."""
+    size = batch_size if data.task in (Task.CLASSIFICATION, Task.RATING) else 1
+    parts = []
+    with torch.inference_mode():
+        for start in range(0, len(samples), size):
+            batch = tuple(field[start : start + size] for field in samples.fields)
+            if data.task is Task.CLASSIFICATION:
+                parts.append(F.cross_entropy(module(batch[0]), batch[1], reduction="none"))
+            elif data.task is Task.RATING:
+                parts.append(F.mse_loss(module(batch[0], batch[1]), batch[2], reduction="none"))
+            else:
+                parts.append(loss(data.task, module, batch).reshape(1))
+    return torch.cat(parts)
+
+
 @dataclass(frozen=True, slots=True)
 class Score:
     """Sums over a test set, to be divided by `count`."""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from cesar.errors import ConfigError
+from cesar.indices import IndexSet
 from cesar.learn.flat import flatten
 from cesar.learn.samples import Dataset
 from cesar.learn.training import Cohort, Sgd
@@ -70,6 +71,20 @@ class RoundRecord:
     seconds: dict[str, float]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """What went into a round of averaging. The next round writes over the models.
+
+    Attributes:
+        models: (n, d), after local training and before averaging.
+        sets: what each node selected, or with coordinated subsampling what is selected towards it.
+    """
+
+    models: NDArray[np.float32]
+    sets: tuple[IndexSet, ...]
+    graph: nx.Graph
+
+
 class Simulation:
     """A run that can be stopped and taken up again after any round.
 
@@ -109,6 +124,7 @@ class Simulation:
         )
         self._ranks_change = isinstance(sparsifier_of(setup.method), TopK)
         self.next_round = next_round
+        self.exchange: Exchange | None = None  # of the last round
 
     def run(self, rounds: int) -> Iterator[RoundRecord]:
         """Go on until `rounds` rounds are done; yields after each."""
@@ -126,11 +142,13 @@ class Simulation:
         reference = self.models.copy() if self._ranks_change else None
         self._cohort.train(self.models, number)
         trained = time.perf_counter()
+        graph = self._setup.graph(number)
         if self._setup.dynamic:
-            self._ensemble.use_graph(self._setup.graph(number))
+            self._ensemble.use_graph(graph)
         crashes = self._crashes(number)
         result = self._ensemble.round(self.models, reference=reference, crashes=crashes, out=self._spare)
         self.models, self._spare = self._spare, self.models
+        self.exchange = Exchange(models=self._spare, sets=result.sets, graph=graph)
         self.next_round = number + 1
         seconds = {"training": trained - begin, "protocol": time.perf_counter() - trained}
         sent = {category: float(result.bytes[category].mean()) for category in CATEGORIES}

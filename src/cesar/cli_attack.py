@@ -1,0 +1,141 @@
+"""`cesar attack`: what is left to learn from recorded runs, as tables, JSON, plots and a section of a document."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from cesar.errors import ConfigError
+
+if TYPE_CHECKING:
+    from cesar.attack.leakage import LeakageResult
+    from cesar.attack.membership import MembershipResult
+
+attack_app = typer.Typer(no_args_is_help=True, help="Attack recorded runs, to see what protection is worth.")
+
+Directories = Annotated[list[Path], typer.Argument(help="Experiment directories with recorded rounds.")]
+SampleCount = Annotated[
+    int, typer.Option(min=1, help="At most so many training and so many test samples per attack.")
+]
+Seed = Annotated[int, typer.Option(help="Of who attacks whom, and with which samples.")]
+DataDir = Annotated[
+    Path | None,
+    typer.Option("--data-dir", help="Where datasets lie; else $CESAR_DATA, else the user's cache."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
+
+
+@attack_app.command("membership")
+def membership_command(
+    directories: Directories,
+    rounds: Annotated[
+        list[int] | None, typer.Option("--round", help="A recorded round; default all. May be repeated.")
+    ] = None,
+    samples: SampleCount = 500,
+    seed: Seed = 1,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Was this sample trained on? Ask a neighbour's model alone, and averaged with further ones (Fig. 7)."""
+    from cesar.attack import document  # noqa: PLC0415  (torch takes seconds to import)
+    from cesar.attack.membership import membership  # noqa: PLC0415
+
+    outcome = {}
+    for directory in directories:
+        with Console(stderr=True).status(f"attacking {directory}"):
+            results = membership(
+                directory, rounds=rounds or (), samples=samples, seed=seed, data_dir=data_dir
+            )
+        settings = {"samples": samples, "seed": seed}
+        outcome[str(directory)] = document.plain(results)
+        document.save(directory, "membership", outcome[str(directory)], settings)
+        page = document.write_plots(directory, results)
+        if not as_json:
+            Console().print(_membership_table(directory, results))
+            Console().print(f"plot: [bold]{page}[/]")
+    if as_json:
+        typer.echo(json.dumps(outcome))
+
+
+def _membership_table(directory: Path, results: list[MembershipResult]) -> Table:
+    table = Table(
+        title=f"{directory}: membership AUC, mean over victims ± standard error",
+        caption="in brackets: against test samples of the victim's own classes alone",
+    )
+    table.add_column("models in the mean", justify="right")
+    for result in results:
+        table.add_column(result.title, justify="right", no_wrap=True)
+    for m in range(max(len(result.sums) for result in results)):
+        cells = [result.sums[m] if m < len(result.sums) else None for result in results]
+        table.add_row(
+            str(m + 1),
+            *(f"{s.auc:.3f} ± {s.auc_error:.3f} ({s.own_classes:.3f})" if s else "" for s in cells),
+        )
+    return table
+
+
+@attack_app.command("leakage")
+def leakage_command(
+    directories: Directories,
+    window: Annotated[int, typer.Option(help="Use so many of the last recorded rounds.")] = 20,
+    receivers: Annotated[int, typer.Option(min=1, help="So many nodes attack in each run.")] = 8,
+    samples: SampleCount = 500,
+    seed: Seed = 1,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """What can a curious node find out about single neighbours from its own sums of many rounds?"""
+    from cesar.attack import document  # noqa: PLC0415
+    from cesar.attack.leakage import leakage  # noqa: PLC0415
+
+    outcome = {}
+    for directory in directories:
+        with Console(stderr=True).status(f"attacking {directory}"):
+            results = leakage(
+                directory, window=window, receivers=receivers, samples=samples, seed=seed, data_dir=data_dir
+            )
+        settings = {"samples": samples, "seed": seed}
+        outcome[str(directory)] = document.plain(results)
+        document.save(directory, "leakage", outcome[str(directory)], settings)
+        if not as_json:
+            Console().print(_leakage_table(directory, results))
+    if as_json:
+        typer.echo(json.dumps(outcome))
+
+
+def _leakage_table(directory: Path, results: list[LeakageResult]) -> Table:
+    first = results[0]
+    table = Table(
+        title=f"{directory}: {first.receivers} receivers, sums of {len(first.rounds)} rounds",
+        caption="AUC: of the true model / of the estimate / of the mean that tells nobody apart",
+    )
+    for heading in ("method", "identified", "error", "error of mean", "recovered", "membership AUC"):
+        table.add_column(heading, justify="left" if heading == "method" else "right")
+    for row in results:
+        table.add_row(
+            row.title,
+            f"{row.identified:.1%}",
+            f"{row.error:.4f}",
+            f"{row.error_mean:.4f}",
+            f"{row.recovered:.1%}",
+            f"{row.auc_true:.3f} / {row.auc_apart:.3f} / {row.auc_mean:.3f}",
+        )
+    return table
+
+
+@attack_app.command("document")
+def document_command(
+    directories: Directories,
+    out: Annotated[Path, typer.Option(help="The Markdown file whose section is written.")],
+) -> None:
+    """Write the figures of earlier attacks on these runs into a document, between its marker lines."""
+    from cesar.attack import document  # noqa: PLC0415
+
+    if out.suffix != ".md":
+        raise ConfigError(f"{out} is no Markdown file; give --out NAME.md")
+    Console().print(f"written: [bold]{document.write_section(directories, out)}[/]")
