@@ -1,0 +1,134 @@
+"""`cesar attack` on small recorded runs, and what it refuses."""
+
+import json
+import math
+
+import pytest
+from typer.testing import CliRunner
+
+from cesar.attack.document import BEGIN, END
+from cesar.cli import app
+from cesar.errors import ConfigError, DataError
+from cesar.experiment import config, run
+
+TABLES = {
+    "rounds": 12,
+    "data": {"partition": "shards", "train_limit": 320},
+    "topology": {"nodes": 8, "degree": 4},
+    "evaluation": {"every": 12},
+    "recording": {"last": 8},
+    "method": [
+        {"name": "dpsgd"},
+        {"name": "dpsgd", "sparsifier": "random", "share": 0.3},
+        {"name": "cesar", "sparsifier": "random", "share": 0.5},
+        {"name": "cesar", "sparsifier": "coordinated", "share": 0.5},
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("recorded")
+    run.execute(config.parse({**TABLES, "name": "small"}), folder)
+    return folder
+
+
+def attack(*arguments):
+    """What the command prints; errors of ours come through as they are."""
+    done = CliRunner().invoke(app, ["attack", *map(str, arguments)])
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_membership(recorded):
+    found = json.loads(
+        attack("membership", recorded, "--round", 10, "--round", 12, "--samples", 100, "--json")
+    )
+    methods = {method["title"]: method for method in found[str(recorded)]}
+    assert list(methods) == ["dpsgd-full", "dpsgd-random-0.3", "cesar-random-0.5", "cesar-coordinated-0.5"]
+    full, sparse = methods["dpsgd-full"], methods["dpsgd-random-0.3"]
+    assert full["rounds"] == [10, 12]
+    assert full["victims"] == 8
+    assert [point["models"] for point in full["sums"]] == [1, 2, 3, 4]
+    assert full["sums"][0]["auc"] > full["sums"][1]["auc"] > full["sums"][3]["auc"]
+    assert full["sums"][0]["auc"] > sparse["sums"][0]["auc"] + 0.05
+    assert json.loads((recorded / "membership.json").read_text())["settings"] == {"samples": 100, "seed": 1}
+    assert "<svg" in (recorded / "membership.svg").read_text()
+    assert "dpsgd-full" in (recorded / "membership.html").read_text()
+
+
+def test_leakage(recorded):
+    found = json.loads(attack("leakage", recorded, "--window", 8, "--samples", 100, "--json"))
+    independent, coordinated = found[str(recorded)]
+    assert independent["title"] == "cesar-random-0.5"
+    assert independent["rounds"] == [5, 6, 7, 8, 9, 10, 11, 12]
+    assert independent["identified"] > 0.5
+    assert independent["recovered"] > 0.05
+    assert independent["error"] < independent["error_mean"]
+    assert coordinated["identified"] == 0
+    assert math.isclose(coordinated["recovered"], 0, abs_tol=1e-9)
+    assert coordinated["auc_apart"] == pytest.approx(coordinated["auc_mean"], abs=1e-6)
+
+
+def test_the_document_gets_its_section_and_keeps_the_rest(recorded, tmp_path):
+    attack("membership", recorded, "--round", 12, "--samples", 50)
+    attack("leakage", recorded, "--window", 4, "--receivers", 2, "--samples", 50)
+    page = tmp_path / "privacy.md"
+    page.write_text(f"# Privacy\n\nabove\n\n{BEGIN}\nold\n{END}\n\nbelow\n", encoding="utf-8")
+    attack("document", recorded, "--out", page)
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith(f"# Privacy\n\nabove\n\n{BEGIN}\n")
+    assert text.endswith(f"{END}\n\nbelow\n")
+    assert "old" not in text
+    assert "| dpsgd-full | 0." in text
+    assert "| cesar-coordinated-0.5 | 0.0% |" in text
+    assert (tmp_path / "small-membership.svg").exists()
+    attack("document", recorded, "--out", page)
+    assert page.read_text(encoding="utf-8") == text
+    attack("document", recorded, "--out", tmp_path / "new.md")
+    assert BEGIN in (tmp_path / "new.md").read_text(encoding="utf-8")
+
+
+def test_the_same_seed_gives_the_same_figures(recorded):
+    command = ("leakage", recorded, "--window", 3, "--receivers", 2, "--samples", 50, "--json")
+    assert attack(*command) == attack(*command)
+
+
+def test_what_cannot_be_attacked(recorded, tmp_path):
+    with pytest.raises(ConfigError, match=r"holds no experiment\.json"):
+        attack("membership", tmp_path)
+    with pytest.raises(DataError, match="round 3 was not recorded; there are 5, 6"):
+        attack("membership", recorded, "--round", 3)
+    with pytest.raises(ConfigError, match="at least two rounds"):
+        attack("leakage", recorded, "--window", 1)
+    with pytest.raises(ConfigError, match="no Markdown file"):
+        attack("document", recorded, "--out", tmp_path / "page.html")
+    (tmp_path / "page.md").write_text("# Privacy\n", encoding="utf-8")
+    attack("membership", recorded, "--round", 12, "--samples", 20)
+    with pytest.raises(DataError, match="must have one line"):
+        attack("document", recorded, "--out", tmp_path / "page.md")
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"recording": {}}, "no recorded rounds"),
+        ({"recording": {"rounds": [2]}}, "one recorded round"),
+        ({"method": [{"name": "dpsgd"}]}, "in the clear"),
+        ({"faults": {"crash_rate": 0.1}}, "crashed in this run"),
+    ],
+)
+def test_what_leakage_refuses(tmp_path, changes, message):
+    run.execute(config.parse({**TABLES, "rounds": 2, "method": TABLES["method"][2:3], **changes}), tmp_path)
+    with pytest.raises((ConfigError, DataError), match=message):
+        attack("leakage", tmp_path)
+
+
+def test_a_damaged_recording_is_named(recorded, tmp_path):
+    run.execute(config.parse({**TABLES, "rounds": 3, "method": TABLES["method"][:1]}), tmp_path)
+    path = tmp_path / "dpsgd-full" / "seed-1" / "recording" / "round-000002.safetensors"
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(DataError, match=r"round-000002\.safetensors is damaged"):
+        attack("membership", tmp_path)
