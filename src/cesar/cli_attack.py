@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -67,7 +68,7 @@ def _membership_table(directory: Path, results: list[MembershipResult]) -> Table
         title=f"{directory}: membership AUC, mean over victims ± standard error",
         caption="in brackets: against test samples of the victim's own classes alone",
     )
-    table.add_column("models in the mean", justify="right")
+    table.add_column("models", justify="right")
     for result in results:
         table.add_column(result.title, justify="right", no_wrap=True)
     for m in range(max(len(result.sums) for result in results)):
@@ -112,19 +113,17 @@ def _leakage_table(directory: Path, results: list[LeakageResult]) -> Table:
     first = results[0]
     table = Table(
         title=f"{directory}: {first.receivers} receivers, sums of {len(first.rounds)} rounds",
-        caption="AUC: of the true model / of the estimate / of the mean that tells nobody apart",
+        box=SIMPLE_HEAD,
+        padding=0,
+        caption="membership AUC of the true model, the estimate, and the mean that tells nobody apart",
     )
-    for heading in ("method", "identified", "error", "error of mean", "recovered", "membership AUC"):
-        table.add_column(heading, justify="left" if heading == "method" else "right")
+    table.add_column("method", no_wrap=True)
+    for heading in ("identified", "error", "of mean", "recovered", "true", "est.", "mean"):
+        table.add_column(heading, justify="right", min_width=max(map(len, heading.split())))
     for row in results:
-        table.add_row(
-            row.title,
-            f"{row.identified:.1%}",
-            f"{row.error:.4f}",
-            f"{row.error_mean:.4f}",
-            f"{row.recovered:.1%}",
-            f"{row.auc_true:.3f} / {row.auc_apart:.3f} / {row.auc_mean:.3f}",
-        )
+        areas = (f"{area:.3f}" for area in (row.auc_true, row.auc_apart, row.auc_mean))
+        errors = (f"{error:.3f}" for error in (row.error, row.error_mean))
+        table.add_row(row.title, f"{row.identified:.1%}", *errors, f"{row.recovered:.1%}", *areas)
     return table
 
 

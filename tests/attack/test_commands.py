@@ -76,15 +76,15 @@ def test_the_document_gets_its_section_and_keeps_the_rest(recorded, tmp_path):
     attack("membership", recorded, "--round", 12, "--samples", 50)
     attack("leakage", recorded, "--window", 4, "--receivers", 2, "--samples", 50)
     page = tmp_path / "privacy.md"
-    page.write_text(f"# Privacy\n\nabove\n\n{BEGIN}\nold\n{END}\n\nbelow\n", encoding="utf-8")
+    page.write_text(f"# Privacy\n\nabove\n\n{BEGIN}\nearlier figures\n{END}\n\nbelow\n", encoding="utf-8")
     attack("document", recorded, "--out", page)
     text = page.read_text(encoding="utf-8")
     assert text.startswith(f"# Privacy\n\nabove\n\n{BEGIN}\n")
     assert text.endswith(f"{END}\n\nbelow\n")
-    assert "old" not in text
+    assert "earlier figures" not in text
     assert "| dpsgd-full | 0." in text
     assert "| cesar-coordinated-0.5 | 0.0% |" in text
-    assert (tmp_path / "small-membership.svg").exists()
+    assert (tmp_path / "attack-small.svg").exists()
     attack("document", recorded, "--out", page)
     assert page.read_text(encoding="utf-8") == text
     attack("document", recorded, "--out", tmp_path / "new.md")

@@ -13,8 +13,8 @@ import cesar
 from cesar import ring
 from cesar.attack.leakage import ESTIMATORS, identified, separate, solve
 from cesar.attack.view import View, sent_to, view_of
-from cesar.experiment.config import MethodSection
 from cesar.experiment.recording import RecordedRound
+from cesar.settings import MethodSection
 from cesar.wire import Kind, Share, read_header
 
 SETS = st.tuples(st.integers(1, 8), st.integers(1, 5)).flatmap(
@@ -23,6 +23,7 @@ SETS = st.tuples(st.integers(1, 8), st.integers(1, 5)).flatmap(
 BY_NAME = {estimator.name: estimator for estimator in ESTIMATORS}
 
 
+@settings(deadline=None)
 @given(SETS, st.integers(0, 2**32))
 def test_the_solution_is_that_of_lstsq(sets, seed):
     sums = np.random.default_rng(seed).standard_normal(len(sets))
@@ -31,6 +32,7 @@ def test_the_solution_is_that_of_lstsq(sets, seed):
     np.testing.assert_allclose(found, np.linalg.lstsq(rows, sums, rcond=None)[0], atol=1e-8)
 
 
+@settings(deadline=None)
 @given(SETS, st.integers(0, 2**32), st.sampled_from([0.1, 1.0, 5.0]))
 def test_a_ridge_is_further_equations_that_say_zero(sets, seed, ridge):
     sums = np.random.default_rng(seed).standard_normal(len(sets))
@@ -56,6 +58,7 @@ def rank(rows):
     return result
 
 
+@settings(deadline=None)
 @given(SETS)
 def test_identified_is_a_matter_of_exact_rank(sets):
     unit = np.eye(sets.shape[1], dtype=int)
@@ -156,7 +159,7 @@ def test_the_view_holds_the_sums_of_real_frames(method, section):
         np.testing.assert_allclose(view.sums[0], engine, atol=1e-5)
 
 
-@settings(max_examples=20)
+@settings(max_examples=20, deadline=None)
 @given(st.integers(0, 1000))
 def test_a_larger_window_never_identifies_less(seed):
     view, _ = drawn_view(seed=seed, size=50)

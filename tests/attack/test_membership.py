@@ -6,21 +6,22 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cesar.attack.membership import Judge, auc, mean_and_error, partial_means, received
-from cesar.experiment.config import MethodSection
 from cesar.experiment.recording import RecordedRound
 from cesar.learn import datasets, models
 from cesar.learn.flat import flatten
 from cesar.learn.samples import Dataset, Samples
 from cesar.learn.tasks import loss, sample_losses
 from cesar.seeds import SeedTree
+from cesar.settings import MethodSection
 
 LOSSES = st.lists(st.sampled_from([0.0, 0.1, 0.25, 0.5, 1.0, 7.5]), min_size=1, max_size=12)
 
 
+@settings(deadline=None)
 @given(LOSSES, LOSSES)
 def test_the_area_is_the_fraction_of_pairs_in_the_right_order(members, others):
     pairs = [1.0 if m < o else 0.5 if m == o else 0.0 for m in members for o in others]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import math
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -21,6 +22,34 @@ from cesar.experiment.config import Experiment
 BEGIN, END = "<!-- attack figures -->", "<!-- end of attack figures -->"
 Kind = Literal["membership", "leakage"]
 Saved = dict[str, Any]
+MEMBERSHIP = """## Membership inference
+
+Was this sample in a node's training data? Every node attacks one random neighbour, its victim, with a threshold on the
+loss: a sample on which a model has a low loss is taken for one that the model was trained on. The area under the ROC
+curve (AUC) is the probability that a training sample of the victim has a lower loss than a test sample: 0.5 is
+guessing, 1 is certainty. The attack is tried on the victim's model alone, as D-PSGD delivers it, then on its mean with
+the models of one, two, … further neighbours of the attacker. A value that was not sent counts as the attacker's own, as
+it does when the attacker averages. Under masks a single curious node never holds more than the last column; the
+columns before it are what colluders may be left with.
+
+Nodes here have few classes each, and a model gives away its classes first. The second table compares with test samples
+of the victim's own classes alone: there only what the model has memorised counts."""
+LEAKAGE = """## Leakage over rounds
+
+A curious node keeps the sums of many rounds of its own, and who was in them. Where sets change from round to round,
+these are different equations about nearly the same models, and it solves them by least squares. It uses nothing
+but its own models, the announced sets and its sums; the truth is used to judge the outcome, and to pick the strongest
+of four estimators.
+
+- *identified*: at this fraction of the positions, the sets would determine a neighbour's value exactly if models
+  stood still.
+- *error*: ‖estimate − model‖ / ‖model‖ against the neighbour's model in the last round; beside it the error of the best
+  mean, which uses the same sums and tells nobody apart.
+- *recovered*: 1 − (error / error of the mean)², how much of what tells a neighbour from the mean is found out.
+- *AUC*: of membership inference with the true model, with the estimate (± the standard error of its lead over the
+  mean), and with the mean.
+
+These are simple estimators. A cleverer attacker finds out more, not less."""
 COLOURS = ("#0f6ecd", "#c2540a", "#0a8f5b", "#a05a92", "#5d6771")
 WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 720, 380, 70, 24, 190, 56
 
@@ -149,39 +178,46 @@ def write_section(directories: Sequence[Path], out: Path) -> Path:
     _, end, tail = rest.partition(END)
     if not begin or not end or BEGIN in rest or END in tail:
         raise DataError(f"{out} must have one line {BEGIN} and below it one line {END}; add them")
-    lines = [line for directory in directories for line in _section(directory, out.parent)]
-    body = "\n".join(["", "Written by `cesar attack document`; every figure was measured.", "", *lines])
+    lines = [
+        *("", "Written by `cesar attack document`; every figure was measured.", ""),
+        *_chapter("membership", MEMBERSHIP, directories, out.parent),
+        *_chapter("leakage", LEAKAGE, directories, out.parent),
+    ]
+    body = "\n".join(lines)
     out.write_text(f"{head}{BEGIN}\n{body}\n{END}{tail}", encoding="utf-8")
     return out
 
 
-def _section(directory: Path, folder: Path) -> Iterator[str]:
-    experiment = run.read(directory)
-    membership, leakage = _saved(directory, "membership"), _saved(directory, "leakage")
-    if membership is None and leakage is None:
-        raise DataError(f"nothing has attacked {directory} yet; run cesar attack membership or leakage on it")
-    if membership is not None:
-        yield f"### Membership inference: {experiment.name}"
-        yield from ("", _about(experiment), "", _settings(membership), "")
-        yield from _membership_lines(membership["methods"])
-        picture = f"{experiment.name}-membership.svg"
-        (folder / picture).write_text(
-            (directory / "membership.svg").read_text(encoding="utf-8"), encoding="utf-8"
-        )
+def _chapter(kind: Kind, introduction: str, directories: Sequence[Path], folder: Path) -> Iterator[str]:
+    """All that one kind of attack has found; nothing if it was not tried."""
+    for directory in directories:
+        if _saved(directory, "membership") is None and _saved(directory, "leakage") is None:
+            raise DataError(
+                f"nothing has attacked {directory} yet; run cesar attack membership or leakage on it"
+            )
+    attacked = [directory for directory in directories if _saved(directory, kind) is not None]
+    if attacked:
+        yield from (introduction, "")
+    for directory in attacked:
+        experiment, saved = run.read(directory), _saved(directory, kind)
+        assert saved is not None
+        yield from (f"### {experiment.name}", "", f"{_about(experiment)} {_settings(saved)}", "")
+        if kind == "leakage":
+            yield from _leakage_lines(saved["methods"])
+            continue
+        yield from _membership_lines(saved["methods"])
+        picture = f"attack-{experiment.name}.svg"
+        shutil.copyfile(directory / "membership.svg", folder / picture)
         yield from (f"![Membership AUC against the number of models in the mean]({picture})", "")
-    if leakage is not None:
-        graph = "a new graph every round" if experiment.topology.dynamic else "the same graph every round"
-        yield f"### Leakage over rounds: {experiment.name}, {graph}"
-        yield from ("", _about(experiment), "", _settings(leakage), "")
-        yield from _leakage_lines(leakage["methods"])
 
 
 def _about(experiment: Experiment) -> str:
     data, topology, training = experiment.data, experiment.topology, experiment.training
+    dynamic = ", new in every round" if topology.dynamic else ""
     limit = "all" if data.train_limit is None else f"the first {data.train_limit:,}"
     return (
         f"{data.dataset} ({limit} training samples, {data.partition}), {experiment.model.name}, {topology.nodes} nodes, "
-        f"{topology.kind} graph of degree {topology.degree}, {experiment.rounds} rounds of {training.steps_per_round} steps, "
+        f"{topology.kind} graph of degree {topology.degree}{dynamic}, {experiment.rounds} rounds of {training.steps_per_round} steps, "
         f"batch {training.batch_size}, learning rate {training.learning_rate:g}, seeds "
         f"{', '.join(map(str, experiment.seeds))}."
     )
@@ -229,7 +265,7 @@ def _leakage_lines(methods: list[Saved]) -> Iterator[str]:
     for row in methods:
         yield (
             f"| {row['title']} | {row['identified']:.1%} | {row['error']:.4f} | {row['error_mean']:.4f} "
-            f"| {row['recovered']:.1%} | {row['auc_true']:.3f} | {row['auc_apart']:.3f} | {row['auc_mean']:.3f} "
+            f"| {row['recovered']:.1%} | {row['auc_true']:.3f} | {_with_error(row['auc_apart'], row['auc_error'])} | {row['auc_mean']:.3f} "
             f"| {row['estimator']} |"
         )
     yield ""

@@ -30,10 +30,10 @@ from cesar.attack.view import View, check_masked, view_of
 from cesar.errors import ConfigError, DataError
 from cesar.experiment import recording, run
 from cesar.experiment.config import Experiment
-from cesar.settings import MethodSection
 from cesar.experiment.recording import RecordedRound
 from cesar.learn.samples import Dataset
 from cesar.seeds import SeedTree
+from cesar.settings import MethodSection
 
 Reals = NDArray[np.float64]
 TOLERANCE = 1e-9

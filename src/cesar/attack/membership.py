@@ -29,13 +29,13 @@ from torch import nn
 from cesar.attack.view import sent_to
 from cesar.errors import DataError
 from cesar.experiment import recording, run
-from cesar.settings import MethodSection
 from cesar.experiment.recording import RecordedRound
 from cesar.learn.datasets import require
 from cesar.learn.flat import Layout, bind
 from cesar.learn.samples import Dataset, Samples, Task
 from cesar.learn.tasks import sample_losses
 from cesar.seeds import SeedTree
+from cesar.settings import MethodSection
 
 Losses = NDArray[np.float32]
 

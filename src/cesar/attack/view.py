@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from cesar.errors import ConfigError
 from cesar.experiment.config import Experiment
-from cesar.settings import MethodSection
 from cesar.experiment.recording import RecordedRound
+from cesar.settings import MethodSection
 
 
 def sent_to(
