@@ -29,8 +29,9 @@ loss: a sample on which a model has a low loss is taken for one that the model w
 curve (AUC) is the probability that a training sample of the victim has a lower loss than a test sample: 0.5 is
 guessing, 1 is certainty. The attack is tried on the victim's model alone, as D-PSGD delivers it, then on its mean with
 the models of one, two, … further neighbours of the attacker. A value that was not sent counts as the attacker's own, as
-it does when the attacker averages. Under masks a single curious node never holds more than the last column; the
-columns before it are what colluders may be left with.
+it does when the attacker averages. Under masks and with everything shared, a single curious node holds only the last
+column, and the columns before it are what colluders may be left with. With sparsification a sum has at least s + 1
+members at each position, so a curious node stands somewhere in between.
 
 Nodes here have few classes each, and a model gives away its classes first. The second table compares with test samples
 of the victim's own classes alone: there only what the model has memorised counts."""
