@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
+
+import networkx as nx
 
 from cesar.errors import ConfigError
 from cesar.indices import Code
 from cesar.ring import RING_BITS
 from cesar.sparsify import AnySparsifier, CoordinatedSubsampling, FullSharing
+from cesar.topology import check_degrees, check_strict, strict_requirement
 
 Coordination = Literal["relay", "direct"]
 Dropout = Literal["parameter", "abort"]
@@ -34,7 +37,9 @@ class Cesar:
 
     Attributes:
         sparsifier: which parameters a node selects.
-        masking_requirement: s, the pairwise masks that a parameter must carry to be sent.
+        masking_requirement: s, the pairwise masks that a parameter must carry to be sent; 1, or with
+            `collusion` what the graph asks for.
+        collusion: k, how many nodes may pool what they know without reading anybody's value (strict mode).
         ring_bits: b, the bits of a value on the wire: 16, 20, 24 or 32.
         coordination: "relay" through common neighbours, or "direct" to all of View2 as in the paper.
         dropout: "parameter" drops what a missing node had selected; "abort" keeps the own model.
@@ -44,7 +49,8 @@ class Cesar:
     """
 
     sparsifier: AnySparsifier
-    masking_requirement: int = 1
+    masking_requirement: int | None = None
+    collusion: int | None = None
     ring_bits: int = 32
     coordination: Coordination = "relay"
     dropout: Dropout = "parameter"
@@ -54,9 +60,14 @@ class Cesar:
 
     def __post_init__(self) -> None:
         _check_sparsifier(self.sparsifier)
-        if not isinstance(self.masking_requirement, int) or self.masking_requirement < 1:
+        if self.collusion is None and self.masking_requirement is None:
+            object.__setattr__(self, "masking_requirement", 1)
+        s = self.masking_requirement
+        if self.collusion is not None and (not isinstance(self.collusion, int) or self.collusion < 1):
+            raise ConfigError(f"collusion is {self.collusion}, but it must be an integer of at least 1")
+        if s is not None and (not isinstance(s, int) or s < 1):
             raise ConfigError(
-                f"masking_requirement is {self.masking_requirement}, but it must be an integer of at least 1: "
+                f"masking_requirement is {s}, but it must be an integer of at least 1: "
                 "a parameter without a mask would be sent in the clear"
             )
         _check_choice("ring_bits", self.ring_bits, RING_BITS)
@@ -85,6 +96,30 @@ class Cesar:
             decimals=6,
         )
 
+    def for_graph(self, graph: nx.Graph) -> Cesar:
+        """This method with s settled for a graph: as given, or as `collusion` demands there.
+
+        Raises:
+            PrivacyError: s would not stop the colluders, or leaves a receiver nothing.
+        """
+        if self.collusion is None:
+            check_degrees(graph, self.masks)
+            return self
+        s = self.masking_requirement or strict_requirement(graph, self.collusion)
+        check_strict(graph, self.collusion, s)
+        return replace(self, masking_requirement=s)
+
+    @property
+    def masks(self) -> int:
+        """s, once it is settled.
+
+        Raises:
+            ConfigError: it depends on a graph that this method has not seen.
+        """
+        if self.masking_requirement is None:
+            raise ConfigError("with collusion, s follows from the graph: use method.for_graph(graph)")
+        return self.masking_requirement
+
     @property
     def grouped(self) -> bool:
         """Whether a receiver tells its senders who takes part and at what scale (a relay frame)."""
@@ -110,6 +145,11 @@ class SecureAggregation:
         """It is CESAR without sparsification."""
         return Cesar(sparsifier=FullSharing(), ring_bits=self.ring_bits, dropout=self.dropout)
 
+    def for_graph(self, graph: nx.Graph) -> SecureAggregation:
+        """The same, on a graph where every receiver has two neighbours or more."""
+        check_degrees(graph, 1)
+        return self
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DPSGD:
@@ -132,6 +172,10 @@ class DPSGD:
     def paper(cls, *, sparsifier: AnySparsifier | None = None) -> DPSGD:
         """With Elias-gamma indices, as the paper measures it."""
         return cls(sparsifier=sparsifier, index_code=Code.ELIAS_GAMMA)
+
+    def for_graph(self, graph: nx.Graph) -> DPSGD:
+        """The same on every graph: nothing is protected on any."""
+        return self
 
 
 Method = Cesar | SecureAggregation | DPSGD

@@ -76,6 +76,11 @@ class Node:
         self.ledger = Ledger()
         self.selected: IndexSet | None = None
 
+    def use_method(self, method: Method) -> None:
+        """Average in this way from the next round on."""
+        self._sparsifier = sparsifier_of(method)
+        self._engine.use_method(method)
+
     def begin_round(
         self,
         round_: RoundNo,

@@ -12,12 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
+import networkx as nx
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from cesar.errors import ConfigError
 from cesar.methods import DPSGD, Cesar, Coordination, Dropout, Method, SecureAggregation
 from cesar.sparsify import AnySparsifier, CoordinatedSubsampling, RandomSubsampling, TopK
 from cesar.theory import expected_share, required_alpha
+from cesar.topology import check_strict, strict_requirement
 
 AnySection = TypeVar("AnySection", bound="Section")
 
@@ -36,7 +38,8 @@ class MethodSection(Section):
     sparsifier: Literal["random", "topk", "coordinated"] | None = None
     share: Annotated[float, Field(gt=0, le=1)] | None = None
     alpha: Annotated[float, Field(gt=0, le=1)] | None = None
-    masks: Annotated[int, Field(ge=1)] = 1
+    masks: Annotated[int, Field(ge=1)] | None = None
+    collusion: Annotated[int, Field(ge=1)] | None = None
     ring_bits: Literal[16, 20, 24, 32] = 32
     coordination: Coordination = "relay"
     dropout: Dropout = "parameter"
@@ -48,6 +51,8 @@ class MethodSection(Section):
             raise ValueError('cesar needs a sparsifier: "random", "topk" or "coordinated"')
         if self.name == "secagg" and self.sparsifier is not None:
             raise ValueError('secagg shares everything; drop the sparsifier or use name = "cesar"')
+        if self.collusion is not None and (self.name != "cesar" or self.paper):
+            raise ValueError('collusion derives the masks of name = "cesar" without paper = true')
         if self.share is not None and self.alpha is not None:
             raise ValueError("give share or alpha, not both: each follows from the other")
         if self.name == "cesar" and self.share is None and self.alpha is None:
@@ -62,8 +67,10 @@ class MethodSection(Section):
         parts: list[str] = [self.name, self.sparsifier or "full"]
         if self.paper:
             parts.append("paper")
-        if self.masks > 1:
+        if (self.masks or 1) > 1:
             parts.append(f"s{self.masks}")
+        if self.collusion is not None:
+            parts.append(f"k{self.collusion}")
         if self.ring_bits != 32:
             parts.append(f"{self.ring_bits}bit")
         amount = self.share or self.alpha
@@ -76,16 +83,24 @@ class MethodSection(Section):
         """The title as a name for a directory."""
         return re.sub(r"[^a-z0-9._]+", "-", self.title.lower()).strip("-.") or "method"
 
-    def build(self, degree: int, measured_share: float | None = None, *, size: int = 1_000_000) -> Method:
+    def build(
+        self,
+        degree: int,
+        measured_share: float | None = None,
+        *,
+        size: int = 1_000_000,
+        graph: nx.Graph | None = None,
+    ) -> Method:
         """The method on a graph in which receivers have at least that many neighbours.
 
         Args:
             degree: δ, the neighbours of a receiver.
             measured_share: what CESAR shared; D-PSGD takes it where it names no share of its own.
             size: d, the number of parameters, as far as it is known yet.
+            graph: the (first) graph, from which `collusion` takes s, and α follows.
 
         Raises:
-            ConfigError: nothing could be shared.
+            ConfigError, PrivacyError: nothing could be shared.
         """
         if self.name == "secagg":
             return SecureAggregation(ring_bits=self.ring_bits, dropout=self.dropout)
@@ -96,21 +111,36 @@ class MethodSection(Section):
                 self._check_share(amount, amount, size)
                 sparsifier = self._sparsifier(amount)
             return DPSGD.paper(sparsifier=sparsifier) if self.paper else DPSGD(sparsifier=sparsifier)
-        return self._cesar(degree, size)
+        return self._cesar(degree, size, self.masks_on(graph))
 
-    def _cesar(self, degree: int, size: int) -> Cesar:
+    def masks_on(self, graph: nx.Graph | None) -> int:
+        """The s of a graph: as given, or as `collusion` demands there.
+
+        Raises:
+            PrivacyError: it does not stop the colluders, or leaves a receiver nothing.
+        """
+        if self.collusion is None:
+            return self.masks or 1
+        if graph is None:
+            raise ConfigError("with collusion, s follows from the graph, and none was given")
+        s = self.masks or strict_requirement(graph, self.collusion)
+        check_strict(graph, self.collusion, s)
+        return s
+
+    def _cesar(self, degree: int, size: int, masks: int) -> Cesar:
         coordinated = self.sparsifier == "coordinated"
         alpha = self.alpha
         if alpha is None:
             assert self.share is not None
-            alpha = self.share if coordinated else required_alpha(self.share, degree, self.masks)
-        self._check_share(alpha, alpha if coordinated else expected_share(alpha, degree, self.masks), size)
+            alpha = self.share if coordinated else required_alpha(self.share, degree, masks)
+        self._check_share(alpha, alpha if coordinated else expected_share(alpha, degree, masks), size)
         sparsifier = self._sparsifier(alpha)
         if self.paper:
-            return Cesar.paper(sparsifier=sparsifier, masking_requirement=self.masks)
+            return Cesar.paper(sparsifier=sparsifier, masking_requirement=masks)
         return Cesar(
             sparsifier=sparsifier,
-            masking_requirement=self.masks,
+            masking_requirement=masks if self.collusion is None else self.masks,
+            collusion=self.collusion,
             ring_bits=self.ring_bits,
             coordination=self.coordination,
             dropout=self.dropout,

@@ -10,6 +10,8 @@ from functools import cached_property
 from itertools import combinations
 
 import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
 
 from cesar.crypto.keys import Attempt
 from cesar.errors import ConfigError, PrivacyError
@@ -104,6 +106,85 @@ def check_shape(graph: nx.Graph) -> None:
     if not nx.is_connected(graph):
         parts = nx.number_connected_components(graph)
         raise ConfigError(f"the graph falls into {parts} parts; connect them, or run each part by itself")
+
+
+def overlaps(graph: nx.Graph) -> NDArray[np.int64]:
+    """(n, n): for two receivers, their common neighbours, and one more if they are adjacent; 0 for one node
+    with itself. It is what the sums of two colluders can have in common.
+    """
+    adjacent = nx.to_numpy_array(graph, nodelist=sorted(graph), dtype=np.int64)
+    found: NDArray[np.int64] = adjacent @ adjacent + adjacent
+    np.fill_diagonal(found, 0)
+    return found
+
+
+def strict_requirement(graph: nx.Graph, collusion: int) -> int:
+    """The smallest s that provably keeps single values from any `collusion` nodes that pool what they know.
+
+    With k colluders: max(k, max over r of the sum of the k − 1 largest overlaps of r). The proof stands in
+    docs/privacy.md; it holds for every selection, and when some pairs failed to agree on a mask.
+
+    >>> strict_requirement(nx.cycle_graph(5), 2), strict_requirement(nx.complete_graph(6), 2)
+    (2, 5)
+
+    Raises:
+        ConfigError: there cannot be that many colluders.
+    """
+    check_collusion(collusion, len(graph))
+    shared = np.sort(overlaps(graph), axis=1)
+    largest = shared[:, len(graph) - collusion + 1 :].sum(axis=1)
+    return max(collusion, int(largest.max()))
+
+
+def check_collusion(collusion: int, nodes: int) -> None:
+    """Refuse a number of colluders that makes no sense.
+
+    Raises:
+        ConfigError: below 1, or nobody would be left to protect.
+    """
+    if not isinstance(collusion, int) or collusion < 1:
+        raise ConfigError(f"collusion is {collusion}, but it must be an integer of at least 1")
+    if collusion >= nodes:
+        raise ConfigError(
+            f"{collusion} colluders among {nodes} nodes leave nobody to protect; "
+            f"collusion can be at most {nodes - 1}"
+        )
+
+
+def check_strict(graph: nx.Graph, collusion: int, masking_requirement: int) -> None:
+    """Refuse s that colluders could get around, and a graph on which a safe s leaves nothing to share.
+
+    Raises:
+        PrivacyError: names the receivers that are too close to each other, and the remedy.
+    """
+    safe = strict_requirement(graph, collusion)
+    if masking_requirement < safe:
+        raise PrivacyError(
+            f"masking_requirement={masking_requirement} does not stop {collusion} colluders on this graph, which "
+            f"needs {safe} ({_closest(graph, collusion)}); leave masking_requirement out, or change the graph: "
+            f"`cesar plan topology --collusion {collusion}` makes graphs on which {collusion} is enough"
+        )
+    poor = sorted(i for i in graph if graph.degree[i] <= masking_requirement)
+    if poor:
+        raise PrivacyError(
+            f"on this graph {collusion} colluders are only stopped by {masking_requirement} masks "
+            f"({_closest(graph, collusion)}), but node {poor[0]} has {graph.degree[poor[0]]} neighbour(s) and would "
+            "never receive anything. Use more nodes, another degree, or a graph whose neighbourhoods overlap "
+            f"less: `cesar plan topology --collusion {collusion}` makes one"
+        )
+
+
+def _closest(graph: nx.Graph, collusion: int) -> str:
+    """The receiver whose sum has most in common with the sums of others, in words."""
+    if collusion == 1:
+        return "every value needs a mask"
+    shared, names = overlaps(graph), sorted(graph)
+    order = np.argsort(shared, axis=1, kind="stable")[:, ::-1][:, : collusion - 1]
+    row = int(np.argmax(np.take_along_axis(shared, order, axis=1).sum(axis=1)))
+    others = ", ".join(
+        f"node {names[k]} ({int(shared[row, k])})" for k in sorted(order[row].tolist()) if shared[row, k]
+    )
+    return f"the neighbourhood of node {names[row]} overlaps with that of {others}"
 
 
 def check_degrees(graph: nx.Graph, masking_requirement: int) -> None:

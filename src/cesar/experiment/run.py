@@ -189,7 +189,9 @@ def _setup(experiment: Experiment, run: Run, data: Dataset, measured: float | No
         ),
         graph=graph,
         dynamic=experiment.topology.dynamic,
-        method=run.method.build(round(sum(degrees) / len(degrees)), measured, size=Layout.of(module).size),
+        method=run.method.build(
+            round(sum(degrees) / len(degrees)), measured, size=Layout.of(module).size, graph=graph(0)
+        ),
         faults=Faults(rate=experiment.faults.crash_rate, point=experiment.faults.crash_point),
         seed=run.seed,
     )

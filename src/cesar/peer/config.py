@@ -99,8 +99,9 @@ class PeerConfig:
             PrivacyError, ConfigError: nothing could be shared on it.
         """
         section = self.tables.method
-        check_degrees(roster.graph, section.masks)
-        built = section.build(min(degree for _, degree in roster.graph.degree))
+        check_degrees(roster.graph, section.masks_on(roster.graph))
+        built = section.build(min(degree for _, degree in roster.graph.degree), graph=roster.graph)
+        built = built.for_graph(roster.graph)
         assert not isinstance(built, MethodSection)
         if not isinstance(built, Cesar | SecureAggregation):
             raise ConfigError(f"{section.title} does not mask what it shares")
@@ -109,6 +110,8 @@ class PeerConfig:
     def settings(self) -> dict[str, SettingValue]:
         """What must be the same at all peers."""
         method = self.tables.method.model_dump(exclude={"label", "coordination", "paper"})
+        if method["collusion"] is None:
+            method["masks"] = method["masks"] or 1  # left out or written down: the same
         return {**method, "buffers": self.tables.rounds.buffers}
 
 

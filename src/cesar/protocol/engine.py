@@ -21,6 +21,10 @@ PairSecrets = Callable[[NodeId], PairSecret]
 """The secret that this node shares with a peer."""
 
 
+def _unified(method: Method) -> Cesar | DPSGD:
+    return method.as_cesar() if isinstance(method, SecureAggregation) else method
+
+
 class Engine:
     """One node's side of the protocol, whatever the method.
 
@@ -42,7 +46,7 @@ class Engine:
         first_round: int = 0,
     ) -> None:
         self._node, self._size, self._session, self._secrets = node, size, session, secrets
-        self._method: Cesar | DPSGD = method.as_cesar() if isinstance(method, SecureAggregation) else method
+        self._method = _unified(method)
         if isinstance(self._method, Cesar) and secrets is None:
             raise LocalProtocolError("a masked method needs the pair secrets of the node")
         # Values of 4 bytes, and an index set; relay frames can be larger (see begin_round).
@@ -50,6 +54,19 @@ class Engine:
         self._door = Door(node, session, RoundNo(first_round), self._largest_share)
         self._round: Round | None = None
         self._events: deque[Event] = deque()
+
+    def use_method(self, method: Method) -> None:
+        """Average in this way from the next round on; strict mode has another s on every graph.
+
+        Raises:
+            LocalProtocolError: a round is running, or the new way needs what the engine was not given.
+        """
+        chosen = _unified(method)
+        if self._door.running:
+            raise LocalProtocolError("the method can change between rounds only")
+        if isinstance(chosen, Cesar) != isinstance(self._method, Cesar):
+            raise LocalProtocolError("a network cannot change between masked and plain averaging")
+        self._method = chosen
 
     def begin_round(
         self,

@@ -118,7 +118,7 @@ class MaskedRound:
         self._members: tuple[NodeId, ...] = ()  # of this node's own group
         self._exponent = contribution.exponent
         self._unreadable: set[NodeId] = set()
-        self._receiver = Receiver(0, {}, method.masking_requirement, contribution.out)
+        self._receiver = Receiver(0, {}, method.masks, contribution.out)
         self._outbox: deque[Callable[[], Outbound]] = deque([self._make_announce])
         self._listens_to = self._announcers()
         self._advance()
@@ -287,7 +287,7 @@ class MaskedRound:
         group = self._groups.get(receiver, Group(0, view))
         own = self._selected_for(receiver)
         partners = self._partners_for(group, own)
-        kept = kept_positions(own.words, [p.words for p in partners.values()], method.masking_requirement)
+        kept = kept_positions(own.words, [p.words for p in partners.values()], method.masks)
         terms = group.terms(view)
         maskers = [self._masker(receiver, terms, j, partner) for j, partner in partners.items()]
         grid = self._grid(group.exponent, len(view))
@@ -428,7 +428,7 @@ class MaskedRound:
             words = own_set if indices is None else indices.words
             assert words is not None
             sets[j] = words
-        self._receiver = Receiver(len(view), sets, self._method.masking_requirement, self._own.out)
+        self._receiver = Receiver(len(view), sets, self._method.masks, self._own.out)
         if self._method.grouped:
             self._outbox.extend(partial(self._make_relay, j) for j in present)
         held, self._held = self._held, {}

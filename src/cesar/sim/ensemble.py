@@ -23,7 +23,7 @@ from cesar.protocol import Deadlines
 from cesar.seeds import SeedTree
 from cesar.sim.network import Fate, Network
 from cesar.sparsify import CoordinatedSubsampling
-from cesar.topology import check_degrees, check_graph, neighbourhoods
+from cesar.topology import check_graph, neighbourhoods
 from cesar.types import NodeId, RoundNo
 from cesar.wire import CATEGORIES, Frame, Kind
 
@@ -110,12 +110,13 @@ class Ensemble:
         self._workers = workers or (os.cpu_count() or 1 if size >= THREADED_SIZE else 1)
         self._pool = ThreadPoolExecutor(self._workers)
         self._session = self._seeds.bytes(SESSION_BYTES, "session")
+        self._nodes: list[Node] = []
         self.use_graph(graph)
         keys = _Keys(self._seeds, len(graph), self._session)
         self._nodes = [
             Node(
                 i,
-                method,
+                self.method,
                 size,
                 session=self._session,
                 secrets=partial(keys.secret, i),
@@ -126,15 +127,16 @@ class Ensemble:
         self._next_round = first_round
 
     def use_graph(self, graph: nx.Graph) -> None:
-        """Average along these edges from now on.
+        """Average along these edges from now on; in strict mode with the s that this graph asks for.
 
         Raises:
             ConfigError, PrivacyError: nothing sensible can be averaged on it.
         """
         check_graph(graph, self._count)
-        if isinstance(self._method, Cesar | SecureAggregation):
-            check_degrees(graph, getattr(self._method, "masking_requirement", 1))
+        self.method = self._method.for_graph(graph)
         self._hoods = neighbourhoods(graph)
+        for node in self._nodes:
+            node.use_method(self.method)
 
     def close(self) -> None:
         """Let the worker threads go."""
