@@ -19,6 +19,7 @@ import pytest
 
 from cesar.errors import DataError
 from cesar.experiment import config, figures, report, results, run
+from cesar.page import MOST_EDGES, graph_figure
 from cesar.wire import CATEGORIES
 
 SETTINGS = {
@@ -343,8 +344,8 @@ def test_the_graph_is_that_of_the_run(real, tmp_path):
 
 
 def test_a_crowded_graph_is_thinned_out():
-    lines, nodes = figures.graph_figure(nx.complete_graph(450), "complete")["data"]
-    assert len(lines["x"]) <= 3 * figures.MOST_EDGES
+    lines, nodes = graph_figure(nx.complete_graph(450), "complete")["data"]
+    assert len(lines["x"]) <= 3 * MOST_EDGES
     assert (len(nodes["x"]), nodes["mode"]) == (450, "markers")
     assert nodes["customdata"][0].endswith("12, …")
 

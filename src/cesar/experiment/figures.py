@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import html
 import math
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
-
-import networkx as nx
 
 from cesar.experiment.results import Step, Study, judged, mean, standard_error
+from cesar.page import Spec, json_number, plain, plot_axis, plot_layout
 from cesar.settings import MethodSection
 
-Spec = dict[str, Any]
 Units = tuple[tuple[float, str], ...]
 
 BYTES: Units = ((1.0, "B"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB"))
@@ -23,7 +19,6 @@ DASHES = {"cesar": "solid", "secagg": "dot", "dpsgd": "dash"}
 SYMBOLS = (("circle", ""), ("diamond", "◆"), ("square", "■"), ("triangle-up", "▲"))
 SHADES = {"values": "", "coordination": "", "metadata": "/90", "control": "/50"}
 NAMES = {"rmse": "RMSE", "rouge_l": "ROUGE-L"}
-MOST_EDGES = 6000
 HATCH = {"shape": "/", "fgcolor": "css:paper", "size": 6, "solidity": 0.4, "fillmode": "overlay"}
 
 
@@ -57,38 +52,11 @@ def cost_axis(study: Study, key: str, name: str, units: Units) -> Axis:
     return Axis(key=key, name=name, size=size, unit=unit)
 
 
-def json_number(value: float) -> float | None:
-    """A number for JSON: six digits are more than a screen shows, and NaN is a gap."""
-    return float(f"{value:.6g}") if math.isfinite(value) else None
-
-
 def shown(mean: float, error: float | None, axis: Axis, suffix: str = "") -> str:
     """A mean for people, with its standard error where there is one."""
     digits = 2 if axis.unit == "%" else 4
     spread = "" if error is None else f" ± {error / axis.size:.{digits}f}"
     return f"{mean / axis.size:.{digits}f}{spread}{suffix}"
-
-
-def plot_axis(title: str, **more: object) -> Spec:
-    lines = {"gridcolor": "css:rule", "linecolor": "css:soft", "tickcolor": "css:soft", "ticks": "outside"}
-    return {"title": {"text": title, "standoff": 12}, "automargin": True, "zeroline": False, **lines, **more}
-
-
-def plot_layout(x: Spec, y: Spec, **more: object) -> Spec:
-    ink = {"family": "system-ui, sans-serif", "size": 13, "color": "css:ink"}
-    return {
-        "font": ink,
-        "paper_bgcolor": "css:paper",  # the page's own: against a transparent one hover labels turn illegible
-        "plot_bgcolor": "css:paper",
-        "modebar": {"bgcolor": "css:paper", "color": "css:soft", "activecolor": "css:ink"},
-        "hoverlabel": {"bgcolor": "css:paper", "bordercolor": "css:soft", "font": ink, "namelength": -1},
-        "margin": {"l": 48, "r": 16, "t": 24, "b": 44},
-        "showlegend": False,
-        "uirevision": "same",  # hiding a method keeps the zoom
-        "xaxis": x,
-        "yaxis": y,
-        **more,
-    }
 
 
 def curves(study: Study, colours: dict[str, int], x: Axis, y: Axis) -> Spec:
@@ -160,11 +128,6 @@ def three_digits(value: float) -> str:
     return f"{value:#.3g}".rstrip(".")
 
 
-def plain(text: str) -> str:
-    """Text for plotly, which reads some tags and entities."""
-    return html.escape(text, quote=False)
-
-
 def breakdown(study: Study, colours: dict[str, int]) -> Spec:
     """Bytes per node and round, a bar per method in its colour and a texture per category."""
     axis = cost_axis(study, "bytes_per_round", "per node and round", BYTES)
@@ -190,49 +153,3 @@ def breakdown(study: Study, colours: dict[str, int]) -> Spec:
     spare = max(0, 4 - count) / 2  # so that a few bars stay slim
     y = plot_axis("", type="category", range=[count - 0.5 + spare, -0.5 - spare], ticks="", showgrid=False)
     return {"data": data, "layout": plot_layout(x, y, barmode="stack", bargap=0.35)}
-
-
-def graph_figure(graph: nx.Graph, kind: str) -> Spec:
-    """The aggregation graph; a ring where a picture by forces would take long or say nothing."""
-    crowded = len(graph) > 400
-    ring = crowded or kind in ("ring", "complete")
-    place = nx.circular_layout(graph) if ring else nx.spring_layout(graph, seed=1, iterations=200)
-    edges = list(graph.edges)[:: stride(graph)]
-    ends = [
-        [v for i, j in edges for v in (json_number(place[i][k]), json_number(place[j][k]), None)]
-        for k in (0, 1)
-    ]
-    hidden = {"visible": False, "fixedrange": False}
-    few = len(graph) <= 64
-    lines = {"type": "scatter", "mode": "lines", "x": ends[0], "y": ends[1], "hoverinfo": "skip"}
-    nodes = {"type": "scatter", "mode": "markers+text" if few else "markers"}
-    return {
-        "data": [
-            {**lines, "line": {"color": "css:soft/20" if crowded else "css:soft/70", "width": 1}},
-            {
-                **nodes,
-                "x": [json_number(place[node][0]) for node in graph],
-                "y": [json_number(place[node][1]) for node in graph],
-                "text": [str(node) for node in graph],
-                "customdata": [_neighbours(graph, node) for node in graph],
-                "hovertemplate": "node %{text}<br>%{customdata}<extra></extra>",
-                "textfont": {"size": 11, "color": "css:paper"},
-                "marker": {"size": 22 if few else 5, "color": "css:node", "line": {"width": 0}},
-            },
-        ],
-        "layout": plot_layout(
-            hidden, {**hidden, "scaleanchor": "x"}, margin={"l": 8, "r": 8, "t": 8, "b": 8}
-        ),
-    }
-
-
-def stride(graph: nx.Graph) -> int:
-    """Every how manyth link is drawn: a page with half a million lines helps nobody."""
-    links: int = graph.number_of_edges()
-    return math.ceil(links / MOST_EDGES)
-
-
-def _neighbours(graph: nx.Graph, node: int) -> str:
-    near = sorted(graph[node])
-    shown = ", ".join(map(str, near[:12])) + (", …" if len(near) > 12 else "")
-    return f"{len(near)} neighbours: {shown}"

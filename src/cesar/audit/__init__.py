@@ -1,0 +1,5 @@
+"""What nodes that pool their knowledge can compute: exact audits from graphs, selections and transcripts."""
+
+from cesar.audit.exposure import Audit, Exchange, Finding, audit
+
+__all__ = ["Audit", "Exchange", "Finding", "audit"]

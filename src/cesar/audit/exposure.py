@@ -1,0 +1,544 @@
+"""The audit: for every coalition, what it can compute exactly from one round, at how many positions, and how.
+
+What coalition A learns at position p from the shares that reach its member r: connect two honest shares at p
+if both carry the mask of their pair. A carries away the sum of each connected group from which no mask leads
+out, and nothing else about it (docs/privacy.md). With full coordination the group is H_r(p), everybody who
+contributed to r at p, without A. Exposed is whoever's value follows from these sums, `linear`.
+
+Positions at which the same nodes selected are alike, so the audit works on distinct patterns.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cached_property
+from itertools import combinations
+
+import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+
+from cesar.audit import linear
+from cesar.bits import jit
+from cesar.seeds import SeedTree
+from cesar.topology import check_collusion
+
+Flags = NDArray[np.bool_]
+Ints = NDArray[np.int64]
+Progress = Callable[[str, int, int], None]
+"""(what, done, of how many)."""
+
+Way = tuple[tuple[int, Fraction], ...]
+"""How a value is read: (receiver, factor) of the sums to add up."""
+
+LIMIT = 200_000
+"""Coalitions of one size that are all tried; of more, that many are drawn, and the worst are searched for."""
+BEAM = 40
+_CHUNK = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """One round as an auditor sees it. Receivers index rows; a receiver's neighbours count in ascending order.
+
+    Attributes:
+        views: (n, δ) neighbours of each node, −1 behind the last.
+        selected: (q, n) distinct patterns; `[p, i]`: node i selected p. With `coordinated`, `[p, r]`: everybody
+            selected p towards r.
+        weights: (q,) at how many positions each pattern occurs.
+        masks: s.
+        carried: (n, δ, δ) `[r, a, b]`: the share of r's a-th neighbour says that it carries the b-th's masks.
+        matched: (n, δ, δ) and the b-th's share carries the same masks (equal check words).
+        arrived: (n, δ) whose share reached the receiver.
+    """
+
+    views: Ints
+    selected: Flags
+    weights: Ints
+    masks: int
+    coordinated: bool
+    carried: Flags
+    matched: Flags
+    arrived: Flags
+
+    @classmethod
+    def complete(cls, graph: nx.Graph, selected: Flags, masks: int, *, coordinated: bool = False) -> Exchange:
+        """A round in which everything arrived and every pair agreed.
+
+        Args:
+            selected: (n, positions).
+        """
+        views = views_of(graph)
+        real = views >= 0
+        pairs = real[:, :, None] & real[:, None, :] & ~np.eye(views.shape[1], dtype=bool)
+        patterns, weights = distinct(selected)
+        return cls(
+            views=views,
+            selected=patterns,
+            weights=weights,
+            masks=masks,
+            coordinated=coordinated,
+            carried=pairs,
+            matched=pairs,
+            arrived=real,
+        )
+
+    @property
+    def nodes(self) -> int:
+        return len(self.views)
+
+    @property
+    def positions(self) -> int:
+        return int(self.weights.sum())
+
+    def kept(self, patterns: slice = slice(None)) -> Flags:
+        """(q, n, δ): whether the share of r's a-th neighbour holds the positions of a pattern."""
+        chosen = self.selected[patterns]
+        if self.coordinated:
+            towards = np.broadcast_to(chosen[:, :, None], (*chosen.shape, self.views.shape[1]))
+        else:
+            towards = chosen[:, self.views]  # −1 reads the last node, and `carried` and `arrived` say no
+        count = np.einsum("rab,qrb->qra", self.carried.astype(np.uint8), towards.astype(np.uint8))
+        held: Flags = towards & self.arrived & (count >= self.masks)
+        return held
+
+    def sums(self, coalition: tuple[int, ...], pattern: int) -> list[tuple[int, frozenset[int]]]:
+        """What a coalition can add up at a pattern: (receiver, whose values are in the sum). The kernel does the
+        same faster.
+        """
+        kept, chosen = self.kept(slice(pattern, pattern + 1))[0], self.selected[pattern]
+        found = []
+        for r in coalition:
+            view = self.views[r]
+            selects = [bool(chosen[r] if self.coordinated else chosen[i]) for i in view]
+            honest = [a for a in np.flatnonzero(kept[r]) if view[a] not in coalition]
+            group = nx.Graph()
+            group.add_nodes_from(honest)
+            open_ends = set()
+            for a in honest:
+                for b in np.flatnonzero(self.carried[r, a]):
+                    if view[b] in coalition or not selects[b]:
+                        continue
+                    if self.matched[r, a, b] and kept[r, b]:
+                        group.add_edge(a, b)
+                    else:
+                        open_ends.add(a)
+            found += [
+                (r, frozenset(int(view[a]) for a in part))
+                for part in nx.connected_components(group)
+                if not part & open_ends
+            ]
+        return found
+
+
+def views_of(graph: nx.Graph) -> Ints:
+    """(n, δ): neighbours in ascending order, −1 behind the last."""
+    width = max((degree for _, degree in graph.degree), default=0)
+    views = np.full((len(graph), width), -1, dtype=np.int64)
+    for i in graph:
+        views[i, : graph.degree[i]] = sorted(graph[i])
+    return views
+
+
+def distinct(selected: Flags) -> tuple[Flags, Ints]:
+    """The different columns of (n, positions), as rows, and how often each occurs."""
+    packed = np.ascontiguousarray(np.packbits(selected.T, axis=1))
+    keys = packed.view(np.dtype((np.void, packed.shape[1]))).ravel()
+    _, first, counts = np.unique(keys, return_index=True, return_counts=True)
+    return np.ascontiguousarray(selected.T[first]), counts.astype(np.int64)
+
+
+@jit
+def _groups(
+    r: int,
+    view: Ints,
+    kept: Flags,
+    chosen: Flags,
+    coordinated: bool,
+    traitor: Flags,
+    carried: Flags,
+    matched: Flags,
+    label: Ints,
+    stack: Ints,
+) -> int:
+    """Label the honest shares that reached r by connected group, 0, 1, …; −1 where nothing can be summed."""
+    label[:] = -1
+    found = 0
+    for first in range(len(view)):
+        if label[first] != -1 or view[first] < 0 or not kept[first] or traitor[view[first]]:
+            continue
+        label[first], stack[0], depth, closed = found, first, 1, True
+        while depth:
+            depth -= 1
+            a = stack[depth]
+            for b in range(len(view)):
+                if not carried[a, b] or traitor[view[b]]:
+                    continue
+                if not (chosen[r] if coordinated else chosen[view[b]]):
+                    continue
+                if not (matched[a, b] and kept[b]):
+                    closed = False
+                elif label[b] == -1:
+                    label[b], stack[depth] = found, b
+                    depth += 1
+        if closed:
+            found += 1
+        else:
+            for a in range(len(view)):
+                if label[a] == found:
+                    label[a] = -2
+    return found
+
+
+@jit
+def _exposed(
+    coalitions: Ints,
+    views: Ints,
+    selected: Flags,
+    weights: Ints,
+    kept: Flags,
+    coordinated: bool,
+    carried: Flags,
+    matched: Flags,
+    counts: Ints,
+    worst: Ints,
+    hits: Flags,
+) -> int:
+    """For each coalition the positions at which it reads somebody; for each node the most that one reads of it;
+    and the patterns at which somebody is read at all, if there is room for them.
+
+    Returns how many times the rows were too many for the prime; the caller must then not trust the counts.
+    """
+    nodes, degree = views.shape
+    size = coalitions.shape[1]
+    basis = np.zeros((linear.MOST_ROWS, size * degree + 1), dtype=np.int64)
+    pivots = np.zeros(linear.MOST_ROWS, dtype=np.int64)
+    traitor = np.zeros(nodes, dtype=np.bool_)
+    column, names = np.full(nodes, -1, dtype=np.int64), np.zeros(size * degree + 1, dtype=np.int64)
+    label, stack = np.zeros(degree, dtype=np.int64), np.zeros(degree, dtype=np.int64)
+    read = np.zeros(nodes, dtype=np.int64)
+    too_many = 0
+    for k in range(len(coalitions)):
+        for r in coalitions[k]:
+            traitor[r] = True
+        read[:] = 0
+        for q in range(len(selected)):
+            columns, rank = 0, 0
+            for r in coalitions[k]:
+                groups = _groups(
+                    r,
+                    views[r],
+                    kept[q, r],
+                    selected[q],
+                    coordinated,
+                    traitor,
+                    carried[r],
+                    matched[r],
+                    label,
+                    stack,
+                )
+                for group in range(groups):
+                    if rank == linear.MOST_ROWS:
+                        too_many += 1
+                        break
+                    basis[rank, :] = 0
+                    for a in range(degree):
+                        if label[a] == group:
+                            node = views[r, a]
+                            if column[node] < 0:
+                                column[node], names[columns] = columns, node
+                                columns += 1
+                            basis[rank, column[node]] = 1
+                    rank = linear.insert(basis, pivots, rank, columns)
+            hit = False
+            for row in range(rank):
+                if linear.is_unit(basis[row], pivots[row], columns):
+                    read[names[pivots[row]]] += weights[q]
+                    hit = True
+            if hit:
+                counts[k] += weights[q]
+                if len(hits):
+                    hits[q] = True
+            for c in range(columns):
+                column[names[c]] = -1
+        for node in range(nodes):
+            worst[node] = max(worst[node], read[node])
+        for r in coalitions[k]:
+            traitor[r] = False
+    return too_many
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What one coalition reads.
+
+    Attributes:
+        fraction: of the positions, those at which it reads somebody's exact value.
+        victims: node → fraction of the positions at which it is read.
+        sentence: the combination that reads most, in words.
+    """
+
+    coalition: tuple[int, ...]
+    fraction: float
+    victims: dict[int, float]
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tested:
+    """The coalitions of one size.
+
+    Attributes:
+        possible: how many there are; `tested` of them were tried, and the `worst` is among those.
+        exposing: how many of the tested read somebody somewhere.
+    """
+
+    size: int
+    possible: int
+    tested: int
+    exposing: int
+    worst: float
+
+    @property
+    def exhaustive(self) -> bool:
+        return self.tested == self.possible
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """The outcome.
+
+    Attributes:
+        nodes, masks, collusion: n, s and k.
+        positions, patterns: parameter positions looked at, and different patterns among them.
+        read: (n,) of each node the largest fraction of positions that one tested coalition reads.
+        pairs: (n, n) what each pair reads, if all pairs were tried.
+        findings: the worst coalitions, worst first; empty if nobody reads anything.
+    """
+
+    nodes: int
+    masks: int
+    collusion: int
+    positions: int
+    patterns: int
+    sizes: tuple[Tested, ...]
+    findings: tuple[Finding, ...]
+    read: NDArray[np.float64] = field(repr=False)
+    pairs: NDArray[np.float64] | None = field(repr=False)
+
+    @property
+    def exposed(self) -> bool:
+        """Whether any tested coalition reads anything."""
+        return any(tested.exposing for tested in self.sizes)
+
+    @property
+    def exhaustive(self) -> bool:
+        """Whether every coalition up to the size was tried."""
+        return all(tested.exhaustive for tested in self.sizes)
+
+    @property
+    def worst(self) -> float:
+        """The largest fraction of positions at which a coalition reads somebody."""
+        return max(tested.worst for tested in self.sizes)
+
+
+class _Auditor:
+    """Tries coalitions on all cores."""
+
+    def __init__(self, exchange: Exchange, progress: Progress | None) -> None:
+        self._exchange, self._progress = exchange, progress
+        self.read = np.zeros(exchange.nodes, dtype=np.int64)
+
+    @cached_property
+    def _kept(self) -> Flags:
+        return self._exchange.kept()
+
+    def positions_read(self, coalitions: Ints) -> Ints:
+        """(c,) at how many positions each coalition reads somebody."""
+        counts = np.zeros(len(coalitions), dtype=np.int64)
+        chunks = [slice(at, at + _CHUNK) for at in range(0, len(coalitions), _CHUNK)]
+        done = 0
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            for chunk, read in zip(
+                chunks, pool.map(lambda c: self._try(coalitions[c], counts[c]), chunks), strict=True
+            ):
+                np.maximum(self.read, read, out=self.read)
+                done += len(coalitions[chunk])
+                if self._progress is not None:
+                    self._progress(f"coalitions of {coalitions.shape[1]}", done, len(coalitions))
+        return counts
+
+    def _try(self, coalitions: Ints, counts: Ints, hits: Flags | None = None) -> Ints:
+        one, read = self._exchange, np.zeros(self._exchange.nodes, dtype=np.int64)
+        too_many = _exposed(
+            coalitions,
+            one.views,
+            one.selected,
+            one.weights,
+            self._kept,
+            one.coordinated,
+            one.carried,
+            one.matched,
+            counts,
+            read,
+            np.empty(0, dtype=bool) if hits is None else hits,
+        )
+        if too_many:  # beyond what the prime vouches for: with fractions instead
+            for k, coalition in enumerate(coalitions.tolist()):
+                seen = {q: exposed_at(one, tuple(coalition), q) for q in range(len(one.selected))}
+                if hits is not None:
+                    hits[[q for q, victims in seen.items() if victims]] = True
+                counts[k] = sum(int(one.weights[q]) for q, victims in seen.items() if victims)
+                for node in range(one.nodes):
+                    total = sum(int(one.weights[q]) for q, victims in seen.items() if node in victims)
+                    read[node] = max(read[node], total)
+        return read
+
+    def explain(self, coalition: tuple[int, ...]) -> Finding:
+        """Look again at the patterns at which a coalition reads somebody, with fractions, and say how."""
+        exchange, hits = self._exchange, np.zeros(len(self._exchange.selected), dtype=bool)
+        self._try(np.array([coalition]), np.zeros(1, dtype=np.int64), hits)
+        victims: Counter[int] = Counter()
+        ways: Counter[tuple[int, Way]] = Counter()
+        total = 0
+        for pattern in np.flatnonzero(hits).tolist():
+            weight = int(exchange.weights[pattern])
+            total += weight
+            for victim, terms in exposed_at(exchange, coalition, pattern).items():
+                victims[victim] += weight
+                ways[victim, tuple((r, factor) for r, _, factor in terms)] += weight
+        positions = max(exchange.positions, 1)
+        (victim, way), count = ways.most_common(1)[0]
+        return Finding(
+            coalition=coalition,
+            fraction=total / positions,
+            victims={node: weight / positions for node, weight in victims.most_common()},
+            sentence=sentence(coalition, victim, way, count / positions),
+        )
+
+
+def exposed_at(
+    exchange: Exchange, coalition: tuple[int, ...], pattern: int
+) -> dict[int, tuple[tuple[int, frozenset[int], Fraction], ...]]:
+    """Who is read at a pattern, and how: victim → (receiver, members, factor) of the sums to add up."""
+    sums = exchange.sums(coalition, pattern)
+    if not sums:
+        return {}
+    return {
+        victim: tuple(
+            (r, members, factor) for (r, members), factor in zip(sums, factors, strict=True) if factor
+        )
+        for victim, factors in linear.solve([members for _, members in sums]).items()
+    }
+
+
+def audit(
+    exchange: Exchange,
+    collusion: int,
+    *,
+    limit: int = LIMIT,
+    top: int = 10,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Audit:
+    """Try every coalition of up to `collusion` nodes, or where there are over `limit` of a size, that many
+    drawn at random and those that grow from the worst smaller ones.
+
+    Args:
+        top: how many of the worst coalitions are explained.
+
+    Raises:
+        ConfigError: there cannot be that many colluders.
+    """
+    check_collusion(collusion, exchange.nodes)
+    auditor, positions = _Auditor(exchange, progress), max(exchange.positions, 1)
+    sizes, ranked, pairs = [], [], None
+    seeds: list[tuple[int, ...]] = [()]
+    for size in range(1, collusion + 1):
+        possible = math.comb(exchange.nodes, size)
+        coalitions = _coalitions(exchange.nodes, size, limit, seeds, SeedTree(seed))
+        counts = auditor.positions_read(coalitions)
+        fractions = counts / positions
+        order = np.argsort(-counts, kind="stable")[: max(top, BEAM)]
+        worst = [(tuple(coalitions[k].tolist()), float(fractions[k])) for k in order]
+        ranked += [(coalition, fraction) for coalition, fraction in worst if fraction]
+        seeds = [coalition for coalition, _ in worst[:BEAM]]
+        sizes.append(
+            Tested(
+                size=size,
+                possible=possible,
+                tested=len(coalitions),
+                exposing=int(np.count_nonzero(counts)),
+                worst=float(fractions.max()),
+            )
+        )
+        if size == 2 and len(coalitions) == possible:
+            pairs = np.zeros((exchange.nodes, exchange.nodes))
+            pairs[coalitions[:, 0], coalitions[:, 1]] = fractions
+            pairs += pairs.T
+    ranked.sort(key=lambda found: (-found[1], len(found[0]), found[0]))
+    return Audit(
+        nodes=exchange.nodes,
+        masks=exchange.masks,
+        collusion=collusion,
+        positions=exchange.positions,
+        patterns=len(exchange.selected),
+        sizes=tuple(sizes),
+        findings=tuple(auditor.explain(coalition) for coalition, _ in ranked[:top]),
+        read=auditor.read / positions,
+        pairs=pairs,
+    )
+
+
+def _coalitions(nodes: int, size: int, limit: int, smaller: list[tuple[int, ...]], seeds: SeedTree) -> Ints:
+    if math.comb(nodes, size) <= limit:
+        return np.array(list(combinations(range(nodes), size)), dtype=np.int64)
+    draw = seeds.generator("coalitions", size)
+    drawn = {tuple(sorted(draw.choice(nodes, size, replace=False).tolist())) for _ in range(limit)}
+    drawn |= {tuple(sorted((*few, node))) for few in smaller for node in range(nodes) if node not in few}
+    return np.array(sorted(drawn), dtype=np.int64)
+
+
+def sentence(coalition: tuple[int, ...], victim: int, way: Way, fraction: float) -> str:
+    """A way to read a value, so that a person can follow it."""
+    who = f"node {coalition[0]} alone" if len(coalition) == 1 else f"nodes {_listed(coalition)} together"
+    at = f"at {percent(fraction)} of the positions"
+    common = math.lcm(*(factor.denominator for _, factor in way))
+    terms = sorted(((r, int(factor * common)) for r, factor in way), key=lambda term: (term[1] < 0, term[0]))
+    if len(terms) == 1:
+        return f"{who}: apart from their own values the sum at {terms[0][0]} holds only node {victim}'s, {at}"
+    words = "".join(_term(k, r, factor) for k, (r, factor) in enumerate(terms))
+    left = f"node {victim}" if common == 1 else f"{common} times node {victim}"
+    return f"{who}: {words} leaves {left}, {at}"
+
+
+def percent(fraction: float) -> str:
+    """A fraction for people: three digits, and never rounded to nothing.
+
+    >>> [percent(x) for x in (1, 0.0654, 0.00012, 0)]
+    ['100 %', '6.54 %', '0.012 %', '0 %']
+    """
+    return f"{float(f'{100 * fraction:.3g}'):g} %"
+
+
+def _term(k: int, r: int, factor: int) -> str:
+    joint = "" if k == 0 else (" plus " if factor > 0 else " minus ")
+    times = "the" if abs(factor) == 1 else f"{abs(factor)} times the"
+    return f"{joint}{times} sum at {r}"
+
+
+def _listed(nodes: tuple[int, ...]) -> str:
+    *most, last = map(str, nodes)
+    return f"{', '.join(most)} and {last}"
+
+
+def draw_patterns(nodes: int, positions: int, alpha: float, seed: int) -> Flags:
+    """(n, positions): each node selects each position with probability α, as random subsampling does."""
+    draw = SeedTree(seed).generator("audit", "patterns")
+    return draw.random((nodes, positions)) < alpha

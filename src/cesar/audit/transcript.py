@@ -1,0 +1,216 @@
+"""Audits and attacks from what nodes really saw: frames, and for an attack the colluders' own keys.
+
+Nothing here looks into an engine. A transcript holds the frames that one node received, and the relay frames
+that it sent, which say on what terms its sum was made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+
+from cesar import bits, ring
+from cesar.audit.exposure import Exchange, Flags, distinct, exposed_at, views_of
+from cesar.crypto.keys import Attempt, PairSecret, digest_positions, mask_key
+from cesar.crypto.keystream import Keystream
+from cesar.errors import DataError
+from cesar.indices import IndexSet
+from cesar.methods import Cesar
+from cesar.ring import EXPONENT_BIAS
+from cesar.sparsify import CoordinatedSubsampling, read_set
+from cesar.types import NodeId
+from cesar.wire import Announce, Frame, Kind, Relay, Share, members_to_bytes, read_header
+
+Secrets = Callable[[NodeId, NodeId], PairSecret]
+"""(a colluder, anybody) → the secret of the two."""
+
+
+@dataclass(slots=True)
+class Transcript:
+    """What one node saw in one round.
+
+    Attributes:
+        announced: neighbour → its announcement.
+        shares: neighbour → its share.
+        relay: one of the relay frames that the node sent; all state the same terms.
+    """
+
+    node: NodeId
+    attempt: Attempt | None = None
+    announced: dict[NodeId, Announce] = field(default_factory=dict)
+    shares: dict[NodeId, Share] = field(default_factory=dict)
+    relay: Relay | None = None
+
+
+class Recorder:
+    """Keeps the transcripts of some nodes; pass `see` as the `watch` of `Ensemble.round`.
+
+    Args:
+        nodes: whose; by default everybody's, as an auditor of a simulation has them.
+    """
+
+    def __init__(self, graph: nx.Graph, method: Cesar, nodes: tuple[int, ...] | None = None) -> None:
+        wanted = sorted(graph) if nodes is None else nodes
+        self._views = {NodeId(i): tuple(NodeId(j) for j in sorted(graph[i])) for i in graph}
+        self._method = method
+        self.transcripts = {NodeId(i): Transcript(NodeId(i)) for i in wanted}
+
+    def see(self, sender: NodeId, recipient: NodeId, frame: Frame) -> None:
+        """A frame that arrived."""
+        header, body = read_header(bytes(frame.payload))
+        mine, theirs = self.transcripts.get(recipient), self.transcripts.get(sender)
+        if theirs is not None and header.kind is Kind.RELAY:
+            theirs.relay = Relay.decode(body, self._views[sender])
+        if mine is None:
+            return
+        mine.attempt = header.attempt
+        if header.kind is Kind.ANNOUNCE:
+            mine.announced[sender] = Announce.decode(body)
+        elif header.kind is Kind.SHARE:
+            mine.shares[sender] = Share.decode(body, self._views[recipient], self._method.explicit_indices)
+
+
+def exchange_of(
+    transcripts: Mapping[NodeId, Transcript], graph: nx.Graph, method: Cesar, size: int
+) -> Exchange:
+    """The round that transcripts show, losses and disagreements included. Receivers without a transcript count
+    as having received nothing.
+
+    Raises:
+        DataError: a set cannot be told from the announcements.
+    """
+    views = views_of(graph)
+    shape = (*views.shape, views.shape[1])
+    carried, matched, arrived = np.zeros(shape, bool), np.zeros(shape, bool), np.zeros(views.shape, bool)
+    for r, seen in transcripts.items():
+        place = {int(node): a for a, node in enumerate(views[r]) if node >= 0}
+        checks = {i: dict(zip(share.partners, share.checks, strict=True)) for i, share in seen.shares.items()}
+        for i, partners in checks.items():
+            arrived[r, place[i]] = True
+            for j, check in partners.items():
+                carried[r, place[i], place[j]] = True
+                matched[r, place[i], place[j]] = checks.get(j, {}).get(i) == check
+    patterns, weights = distinct(_selected(transcripts, graph, method, size))
+    return Exchange(
+        views=views,
+        selected=patterns,
+        weights=weights,
+        masks=method.masks,
+        coordinated=isinstance(method.sparsifier, CoordinatedSubsampling),
+        carried=carried,
+        matched=matched,
+        arrived=arrived,
+    )
+
+
+def _selected(transcripts: Mapping[NodeId, Transcript], graph: nx.Graph, method: Cesar, size: int) -> Flags:
+    """(n, d): what each node selected, as far as anybody heard; with coordinated subsampling towards each node."""
+    flags = np.zeros((len(graph), size), dtype=bool)
+    for r, seen in transcripts.items():
+        if seen.attempt is None:
+            continue
+        if isinstance(method.sparsifier, CoordinatedSubsampling):
+            flags[r] = _bools(method.sparsifier.select_for(r, seen.attempt, size))
+            continue
+        for i, message in seen.announced.items():
+            flags[i] = _bools(_announced_set(message, method, size))
+    return flags
+
+
+def _announced_set(message: Announce, method: Cesar, size: int) -> IndexSet:
+    indices = read_set(method.sparsifier, message.indices, size)
+    if indices is None:
+        raise DataError("an announcement names no positions; is this another method's transcript?")
+    return indices
+
+
+def _bools(indices: IndexSet) -> Flags:
+    return bits.to_bools(indices.words, indices.size)
+
+
+def attack(
+    transcripts: Mapping[NodeId, Transcript], secrets: Secrets, graph: nx.Graph, method: Cesar, size: int
+) -> dict[int, NDArray[np.float64]]:
+    """Colluders' transcripts and keys in, other nodes' values out: node → (d,) with NaN where nothing was read.
+
+    The colluders take their own masks off every share that reached one of them, add up what is left along the
+    honest masks, and solve for single values. Values come out as they were on the ring's grid: with 32 bits the
+    very float32 wherever it has no finer digits than the grid.
+    """
+    coalition = tuple(sorted(int(node) for node in transcripts))
+    exchange = exchange_of(transcripts, graph, method, size)
+    flags = _selected(transcripts, graph, method, size)
+    bare = {r: _unmasked(transcripts[NodeId(r)], coalition, secrets, graph, method, flags) for r in coalition}
+    kinds, which = np.unique(flags, axis=1, return_inverse=True)
+    number = {pattern.tobytes(): k for k, pattern in enumerate(exchange.selected)}
+    read: dict[int, NDArray[np.float64]] = {}
+    for k, kind in enumerate(kinds.T):
+        positions = np.flatnonzero(which == k)
+        for victim, terms in exposed_at(exchange, coalition, number[kind.tobytes()]).items():
+            value = np.zeros(len(positions))
+            for r, members, factor in terms:
+                scale, words = bare[r]
+                total = np.sum([words[i][positions] for i in members], axis=0)
+                value += float(factor) * _signed(total, method.ring_bits) / scale
+            read.setdefault(victim, np.full(size, np.nan))[positions] = value
+    return read
+
+
+def _unmasked(
+    seen: Transcript,
+    coalition: tuple[int, ...],
+    secrets: Secrets,
+    graph: nx.Graph,
+    method: Cesar,
+    flags: Flags,
+) -> tuple[float, dict[int, NDArray[np.int64]]]:
+    """The honest shares of one receiver with the colluders' masks taken off: the scale of the grid, and sender →
+    (d,) words, zero where nothing was sent.
+    """
+    view = tuple(NodeId(i) for i in sorted(graph[seen.node]))
+    coordinated = isinstance(method.sparsifier, CoordinatedSubsampling)
+    terms, grid = _terms(seen, view, method)
+    words: dict[int, NDArray[np.int64]] = {}
+    for i, share in seen.shares.items():
+        own = flags[seen.node] if coordinated else flags[i]
+        sets = {j: own if coordinated else own & flags[j] for j in share.partners}
+        kept = own & (np.sum([*sets.values(), np.zeros_like(own)], axis=0) >= method.masks)
+        values = np.zeros(len(own), dtype=np.int64)
+        values[kept] = ring.unpack(share.values, grid.bits, int(kept.sum()))
+        for a in set(share.partners) & set(coalition):
+            node = NodeId(a)
+            common = sets[node]
+            assert seen.attempt is not None
+            key = mask_key(
+                secrets(node, i),
+                seen.attempt,
+                nodes=(node, i),
+                seeds=(seen.announced[node].seed, seen.announced[i].seed),
+                receiver=seen.node,
+                terms=terms,
+                common=digest_positions(bits.from_bools(common)),
+            )
+            mask = np.zeros(len(own), dtype=np.int64)
+            mask[common] = Keystream(key.key).words(int(common.sum()))
+            values[kept] -= (mask if i < node else -mask)[kept]  # the lower id added it
+        words[int(i)] = values
+    return grid.scale, words
+
+
+def _terms(seen: Transcript, view: tuple[NodeId, ...], method: Cesar) -> tuple[bytes, ring.Grid]:
+    """What the receiver said about its sum, as it stands in the keys, and the grid that follows."""
+    exponent, members = (0, view) if seen.relay is None else (seen.relay.exponent, seen.relay.group)
+    terms = bytes([exponent + EXPONENT_BIAS]) + members_to_bytes(members, view)
+    if method.decimals is not None:
+        return terms, ring.decimal_grid(method.decimals)
+    return terms, ring.binary_grid(method.ring_bits, exponent, len(view))
+
+
+def _signed(words: NDArray[np.int64], width: int) -> NDArray[np.float64]:
+    """Words modulo 2^b as the numbers between −2^(b−1) and 2^(b−1) that they stand for."""
+    modulus = 1 << width
+    return ((words + modulus // 2) % modulus - modulus // 2).astype(np.float64)
