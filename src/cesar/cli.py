@@ -17,6 +17,7 @@ from rich.table import Table
 import cesar
 from cesar import bench, explain, theory
 from cesar.cli_attack import attack_app
+from cesar.cli_audit import audit_command, plan_collusion_command, plan_topology_command
 from cesar.cli_data import data_app
 from cesar.cli_network import network_app, peer_app
 from cesar.cli_run import bench_training_command, demo_command, report_command, run_command
@@ -41,6 +42,9 @@ app.add_typer(attack_app, name="attack")
 app.command("run")(run_command)
 app.command("report")(report_command)
 app.command("demo")(demo_command)
+app.command("audit")(audit_command)
+plan_app.command("topology")(plan_topology_command)
+plan_app.command("collusion")(plan_collusion_command)
 bench_app.command("training")(bench_training_command)
 console = Console()
 

@@ -115,6 +115,19 @@ def read(out: Path) -> Experiment:
         raise ConfigError(f"{out}/experiment.json is damaged: {error}") from None
 
 
+def parameters_of(folder: Path) -> int:
+    """How many parameters the models of a run have, from its checkpoint.
+
+    Raises:
+        DataError: there is none yet.
+    """
+    checkpoint = folder / "checkpoint.safetensors"
+    if not checkpoint.exists():
+        raise DataError(f"{folder} holds no checkpoint yet; the first comes with the first test step")
+    with safe_open(checkpoint, framework="numpy") as file:
+        return int(file.get_slice("models").get_shape()[1])
+
+
 def load_data(experiment: Experiment, data_dir: Path | None) -> Dataset:
     """What the experiment trains and tests on."""
     section = experiment.data

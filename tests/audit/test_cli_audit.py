@@ -1,0 +1,275 @@
+"""The commands, their errors, recorded runs and rosters, and the page as a browser shows it."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import cesar
+from cesar import cli_audit
+from cesar.audit import Exchange, audit, report
+from cesar.cli import app
+from cesar.errors import CesarError
+from cesar.experiment import config, run
+from cesar.topology import strict_requirement
+
+SWITCHES = (
+    "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync --enable-logging=stderr --virtual-time-budget=10000 --dump-dom"
+)
+SMALL = ("--topology", "regular:6", "--nodes", "24", "--patterns", "200", "--alpha", "0.45")
+
+
+def call(*arguments):
+    done = CliRunner().invoke(app, list(map(str, arguments)))
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def read(*arguments):
+    return json.loads(call(*arguments, "--json"))
+
+
+def test_audit_of_a_drawn_graph():
+    found = read("audit", *SMALL, "--masks", 2)
+    assert found["exposed"]
+    assert found["exhaustive"]
+    assert [row["tested"] for row in found["coalitions"]] == [24, 276]
+    assert found["findings"][0]["fraction"] == found["worst"] > 0.02
+    assert found["strict_masks"] > 2
+    assert "leaves node" in call("audit", *SMALL, "--masks", 2)
+    strict = read("audit", *SMALL, "--strict")
+    assert (strict["exposed"], strict["masks"]) == (False, found["strict_masks"])
+    assert "Safe against up to 2" in call("audit", *SMALL, "--strict")
+
+
+def test_audit_of_other_selections_and_graphs(tmp_path):
+    assert not read("audit", "--topology", "complete", "--nodes", 8, "--masks", 2, "--selection", "full")[
+        "exposed"
+    ]
+    file = tmp_path / "bad.edges"
+    file.write_text("0 2\n0 3\n0 1  # the colluders\n1 2\n1 3\n1 4\n2 4\n3 4\n")
+    found = read("audit", "--graph", file, "--masks", 2, "--selection", "full")
+    assert found["findings"][0]["sentence"].startswith(
+        "nodes 0 and 1 together: the sum at 1 minus the sum at 0 leaves node 4"
+    )
+    spread = read("audit", *SMALL, "--masks", 2, "--selection", "coordinated")
+    assert spread["sparsifier"] == "coordinated"
+
+
+def test_a_planned_graph_passes_the_audit(tmp_path):
+    file = tmp_path / "graph.edges"
+    plan = read("plan", "topology", "--nodes", 48, "--degree", 6, "--collusion", 2, "--out", file)
+    assert (plan["masks"], len(plan["edges"])) == (2, 144)
+    assert 0 < plan["spectral_gap"] < 1
+    found = read("audit", "--graph", file, "--masks", 2, "--alpha", 0.4253, "--collusion", 2)
+    assert not found["exposed"]
+    assert found["coalitions"][1] | {"exhaustive": True} == found["coalitions"][1]
+    assert found["coalitions"][1]["tested"] == 1128
+    assert "spectral gap" in call("plan", "topology", "--nodes", 20, "--degree", 4)
+
+
+def test_collusion_risk(tmp_path):
+    page = tmp_path / "risk.html"
+    found = read(
+        "plan",
+        "collusion",
+        "--nodes",
+        30,
+        "--degree",
+        8,
+        "--adversaries",
+        3,
+        "--adversaries",
+        5,
+        "--graphs",
+        320,
+        "--seed",
+        1,
+        "--out",
+        page,
+    )
+    assert {row["adversaries"] for row in found["risks"]} == {3, 5}
+    row = next(row for row in found["risks"] if (row["adversaries"], row["masks"]) == (5, 2))
+    low, high = row["paper"]["interval"]
+    assert low <= row["paper"]["value"] <= high
+    assert row["paper"]["value"] <= row["at_least"]["value"] <= row["at_most"]["value"]
+    assert "95 % interval" in call(
+        "plan", "collusion", "--nodes", 20, "--degree", 6, "--adversaries", 3, "--graphs", 16
+    )
+    dom = browse(page, tmp_path)
+    assert dom.count('data-state="drawn"') == 2
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (("audit", "--nodes", 10, "--collusion", 10), "leave nobody to protect"),
+        (("audit", "--masks", 6), "node 0 has 6 neighbour"),
+        (("audit", "--masks", 2, "--strict"), "leave --masks out"),
+        (("audit", "--graph", "nowhere.edges"), "no edge list nowhere.edges"),
+        (("audit", "--topology", "regular"), "is not a topology"),
+        (("audit", "--topology", "moebius"), "no topology 'moebius'"),
+        (("audit", "--alpha", 1.5), "alpha is 1.5"),
+        (("audit", "nowhere"), "neither experiment.json"),
+        (
+            ("plan", "topology", "--nodes", 12, "--degree", 7),
+            "there is no 7-regular graph of 12 nodes on which",
+        ),
+        (("plan", "topology", "--nodes", 7, "--degree", 3), "must be even"),
+        (("plan", "collusion", "--adversaries", 100), "between 1 and 99"),
+    ],
+)
+def test_errors(arguments, message):
+    with pytest.raises(CesarError, match=message):
+        call(*arguments)
+
+
+@pytest.mark.parametrize(
+    "text, message", [("0 1\n1 x\n", "line 2"), ("0 1\n2 3\n", "2 parts"), ("0 0\n0 1\n", "own neighbour")]
+)
+def test_graph_files_with_errors(tmp_path, text, message):
+    file = tmp_path / "graph.edges"
+    file.write_text(text)
+    with pytest.raises(CesarError, match=message):
+        call("audit", "--graph", file)
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """A tiny run of all selections."""
+    out = tmp_path_factory.mktemp("lab") / "tiny"
+    settings = {
+        "name": "tiny",
+        "rounds": 2,
+        "seeds": [5],
+        "data": {"dataset": "digits", "test_limit": 60},
+        "training": {"steps_per_round": 1},
+        "topology": {"nodes": 12, "degree": 6, "dynamic": True},
+        "evaluation": {"every": 1},
+        "method": [
+            {"name": "cesar", "sparsifier": "random", "alpha": 0.5, "masks": 2},
+            {"name": "cesar", "sparsifier": "coordinated", "share": 0.4},
+            {"name": "cesar", "sparsifier": "topk", "share": 0.3},
+            {"name": "secagg"},
+            {"name": "dpsgd"},
+        ],
+    }
+    run.execute(config.parse(settings), out)
+    return out
+
+
+def test_a_recorded_run_is_audited_with_the_sets_that_it_had(recorded):
+    """The sets drawn again are those of the engine: the audit of one round equals one made from its frames."""
+    found = read("audit", recorded, "--patterns", 100_000, "--round", 1)
+    experiment = run.read(recorded)
+    graph = run.graph_of(experiment, 5)(1)
+    method = cesar.Cesar(sparsifier=cesar.RandomSubsampling(0.5), masking_requirement=2)
+    size = run.parameters_of(recorded / experiment.method[0].folder / "seed-5")
+    ensemble = cesar.Ensemble(graph, method, size, seed=5, first_round=1)
+    selected = ensemble.round(np.ones((12, size), dtype=np.float32)).selected
+    expected = audit(Exchange.complete(graph, selected, 2), 2)
+    assert found["worst"] == pytest.approx(expected.worst)
+    assert expected.worst > 0
+    assert (found["positions"], found["patterns"]) == (size, expected.patterns)
+    assert "drawn again from the recorded seed" in found["notes"][0]
+
+
+def test_other_methods_of_a_recorded_run(recorded):
+    coordinated = read("audit", recorded, "--method", "cesar-coordinated-0.4")
+    assert coordinated["sparsifier"] == "coordinated"
+    assert "TopK selections" in read("audit", recorded, "--method", "cesar-topk-0.3")["notes"][0]
+    assert read("audit", recorded, "--method", "secagg-full")["alpha"] == 1
+    assert read("audit", recorded, "--strict", "--collusion", 1)["masks"] == 1
+    for arguments, message in (
+        (("--method", "dpsgd-full"), "no masked method 'dpsgd-full'"),
+        (("--round", 7), "rounds 0 to 1"),
+    ):
+        with pytest.raises(CesarError, match=message):
+            call("audit", recorded, *arguments)
+
+
+def test_a_network_folder(tmp_path):
+    graph = nx.random_regular_graph(6, 20, seed=1)
+    peers = [{"id": 100 + i, "neighbours": [100 + j for j in graph[i]]} for i in graph]
+    roster = {"peers": peers, "method": {"sparsifier": "random", "alpha": 0.5, "collusion": 2}}
+    (tmp_path / "roster.json").write_text(json.dumps(roster))
+    found = read("audit", tmp_path)
+    assert (found["masks"], found["exposed"]) == (strict_requirement(graph, 2), False)
+    roster["method"] = {"sparsifier": "random", "alpha": 0.5, "masks": 2}
+    (tmp_path / "roster.json").write_text(json.dumps(roster))
+    assert read("audit", tmp_path)["exposed"]
+    for damage, message in (
+        ({"peers": [{"id": 1}]}, "not a roster"),
+        ({"peers": [{"id": 1, "neighbours": [2]}]}, "peer 2 is"),
+    ):
+        (tmp_path / "roster.json").write_text(json.dumps(damage))
+        with pytest.raises(CesarError, match=message):
+            call("audit", tmp_path)
+
+
+def browse(page: Path, folder: Path, *switches: str) -> str:
+    """The page as it stands after a browser has drawn it; whatever its console says is an error."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("no Chromium on this machine; the Debian package is called chromium")
+    command = [chromium, *SWITCHES.split(), f"--user-data-dir={folder / 'profile'}", *switches, page.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=True)
+    assert [line for line in done.stderr.splitlines() if "CONSOLE" in line] == []
+    return done.stdout
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_a_browser_shows_the_statement(tmp_path, dark):
+    out = tmp_path / "statement.html"
+    found = read("audit", *SMALL, "--masks", 2, "--report", out)
+    dom = browse(out, tmp_path, f"--blink-settings=preferredColorScheme={int(not dark)}")
+    assert dom.count('data-state="drawn"') == 3
+    assert "Not safe against up to 2 participants" in dom
+    words = found["findings"][0]["sentence"].replace(" %", "&nbsp;%")
+    assert words[1:] in dom
+    assert (
+        "rgb(228, 99, 17)" if dark else "rgb(180, 54, 0)"
+    ) in dom  # the colluders, in this screen's colour
+    assert "https://" not in out.read_text("utf-8").split("<body>")[1].split("<script")[0]
+
+
+def test_the_statement_of_a_safe_network(tmp_path):
+    out = tmp_path / "statement.html"
+    read("audit", *SMALL, "--strict", "--report", out)
+    text = out.read_text("utf-8")
+    assert "Safe against up to 2 participants" in text
+    assert "Proven for this graph" in text
+    for heading in (
+        "What is not protected",
+        "The averages themselves",
+        "Which parameters were sent",
+        "Active attacks",
+    ):
+        assert heading in text
+
+
+def test_nothing_found_is_not_a_proof():
+    graph = nx.random_regular_graph(6, 20, seed=1)
+    found = audit(Exchange.complete(graph, np.ones((20, 1), dtype=bool), 5), 2)
+    subject = report.Subject(graph=graph, source="<test>", sparsifier="topk", alpha=0.5, seed=0)
+    assert report.verdict(found, subject)[0]
+    weak = audit(Exchange.complete(graph, np.zeros((20, 1), dtype=bool), 2), 2)
+    good, headline, _ = report.verdict(weak, subject)
+    assert (good, headline) == (
+        False,
+        "Nothing found against up to 2 participants who pool what they know, but not proven.",
+    )
+
+
+def test_small_worlds_and_stars():
+    assert len(cli_audit.graph_of("small-world:4", 12, 1)) == 12
+    assert cli_audit.graph_of("ring", 5, 1).number_of_edges() == 5
+    assert cli_audit.graph_of("star", 5, 1).degree[0] == 4
