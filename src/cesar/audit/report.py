@@ -379,7 +379,12 @@ def _risk_plot(risks: Sequence[Risk], counts: list[int], lines: tuple[tuple[str,
     x = plot_axis("masking requirement s", dtick=2)
     return {
         "data": data,
-        "layout": plot_layout(x, plot_axis("risk (%)", type="log"), showlegend=True, legend=legend),
+        "layout": plot_layout(
+            x,
+            plot_axis("risk (%)", type="log", dtick=1, exponentformat="none"),
+            showlegend=True,
+            legend=legend,
+        ),
     }
 
 
