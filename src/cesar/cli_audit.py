@@ -17,16 +17,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from cesar import graphs
 from cesar.audit import exposure, planning, report
 from cesar.audit.collusion import Estimate, Risk, plan_collusion
 from cesar.audit.exposure import Exchange, Flags, percent
 from cesar.audit.report import Subject
 from cesar.crypto.keys import SESSION_BYTES, Attempt
 from cesar.errors import ConfigError, DataError
+from cesar.methods import Cesar, SecureAggregation
 from cesar.seeds import SeedTree
-from cesar.sim import graphs
 from cesar.sparsify import CoordinatedSubsampling, RandomSubsampling
-from cesar.topology import check_degrees, check_graph, strict_requirement
+from cesar.topology import check_degrees, strict_requirement
 from cesar.types import NodeId, RoundNo
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
@@ -57,35 +58,6 @@ def _bar() -> Iterator[Callable[[str, int, int], None]]:
         yield show
 
 
-def graph_of(topology: str, nodes: int, seed: int) -> nx.Graph:
-    """The graph that a word like `regular:6` means.
-
-    Raises:
-        ConfigError: unknown, or impossible.
-    """
-    kind, _, number = topology.partition(":")
-    if (kind in ("regular", "small-world")) != number.isdecimal() or (number and not number.isdecimal()):
-        raise ConfigError(
-            f"{topology!r} is not a topology; use regular:DEGREE, small-world:DEGREE, ring, complete or star"
-        )
-    draw = SeedTree(seed).generator("graph")
-    match kind:
-        case "regular":
-            return graphs.regular(nodes, int(number), draw)
-        case "small-world":
-            return graphs.small_world(nodes, int(number), 0.1, draw)
-        case "ring":
-            return nx.cycle_graph(nodes)
-        case "complete":
-            return nx.complete_graph(nodes)
-        case "star":
-            return nx.star_graph(nodes - 1)
-        case _:
-            raise ConfigError(
-                f"there is no topology {kind!r}; use regular:DEGREE, small-world:DEGREE, ring, complete or star"
-            )
-
-
 def _nodes_in(path: Path) -> int:
     """One more than the largest number in an edge list; `from_file` finds what is wrong with it."""
     if not path.is_file():
@@ -109,7 +81,7 @@ def audit_command(
         Path | None, typer.Argument(help="A recorded run (cesar run) or the folder of a peers' network.")
     ] = None,
     topology: Annotated[
-        str, typer.Option(help="regular:DEGREE, small-world:DEGREE, ring, complete, star.")
+        str, typer.Option(help="regular:DEGREE, small-world:DEGREE, ring, complete.")
     ] = "regular:6",
     nodes: Annotated[int, typer.Option(min=2, help="Number of nodes.")] = 48,
     graph: Annotated[
@@ -143,7 +115,9 @@ def audit_command(
         subject, exchange, s = _from_folder(source, method, round_, masks, strict, collusion, patterns)
     else:
         chosen = (
-            graph_of(topology, nodes, seed) if graph is None else graphs.from_file(graph, _nodes_in(graph))
+            graphs.parse(topology, nodes, SeedTree(seed).generator("graph"))
+            if graph is None
+            else graphs.from_file(graph, _nodes_in(graph))
         )
         s = _masks(chosen, masks, strict, collusion)
         flags = _select(selection, chosen, alpha, patterns, seed)
@@ -211,7 +185,7 @@ def _from_folder(
     patterns: int,
 ) -> tuple[Subject, Exchange, int]:
     if (folder / "roster.json").is_file():
-        return _from_roster(folder / "roster.json", masks, strict, collusion, patterns)
+        return _from_roster(folder, masks, strict, collusion, patterns)
     if (folder / "experiment.json").is_file():
         return _from_run(folder, method, round_, masks, strict, collusion, patterns)
     raise DataError(
@@ -221,38 +195,42 @@ def _from_folder(
 
 
 def _from_roster(
-    path: Path, masks: int | None, strict: bool, collusion: int, patterns: int
+    folder: Path, masks: int | None, strict: bool, collusion: int, patterns: int
 ) -> tuple[Subject, Exchange, int]:
-    """A peers' network: its graph and its settings. Selections are drawn, because peers keep none."""
-    try:
-        roster = json.loads(path.read_text(encoding="utf-8"))
-        links = {int(peer["id"]): [int(j) for j in peer["neighbours"]] for peer in roster["peers"]}
-        settings = dict(roster.get("method", {}))
-    except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{path} is not a roster: {error!r}") from None
-    number = {peer: k for k, peer in enumerate(sorted(links))}
-    strangers = sorted({j for near in links.values() for j in near} - links.keys())
-    if strangers:
-        raise DataError(f"{path}: peer {strangers[0]} is somebody's neighbour but not in the roster")
-    graph = nx.Graph()
-    graph.add_nodes_from(range(len(links)))
-    graph.add_edges_from((number[i], number[j]) for i, near in links.items() for j in near)
-    check_graph(graph, len(links))
-    alpha = float(settings.get("alpha", 1.0))
-    kind = str(settings.get("sparsifier", "full"))
-    promised = settings.get("collusion")
-    if masks is None and not strict:
-        masks = settings.get("masks")
-        strict = masks is None and promised is not None
-    s = _masks(graph, masks, strict, int(promised) if strict and promised else collusion)
+    """A peers' network, or one peer of it: the signed graph and the settings. Selections are drawn, because peers
+    keep none.
+    """
+    from cesar.peer.identity import CA_CERTIFICATE, read_public  # noqa: PLC0415
+    from cesar.peer.roster import FILE, Roster  # noqa: PLC0415
+    from cesar.settings import MethodSection, check, read_toml  # noqa: PLC0415
+
+    authority = folder / "ca" if (folder / "ca").is_dir() else folder
+    roster = Roster.load(folder / FILE, read_public(authority / CA_CERTIFICATE))
+    settings = folder / ("network.toml" if (folder / "network.toml").is_file() else "peer.toml")
+    section = check(MethodSection, read_toml(settings, "settings file").get("method", {}))
+    ids = sorted(roster.graph)
+    graph = nx.relabel_nodes(roster.graph, {node: k for k, node in enumerate(ids)})
+    method = section.build(min(degree for _, degree in graph.degree), graph=graph)
+    if isinstance(method, SecureAggregation):
+        method = method.as_cesar()
+    if not isinstance(method, Cesar):
+        raise ConfigError(f"{section.title} hides nothing; there is nothing to audit")
+    s = (
+        method.for_graph(graph).masks
+        if masks is None and not strict
+        else _masks(graph, masks, strict, collusion)
+    )
+    kind = section.sparsifier or "full"
     drawn = Selection(kind) if kind in tuple(Selection) else Selection.RANDOM
-    flags = _select(drawn, graph, alpha, patterns, 0)
+    flags = _select(drawn, graph, method.sparsifier.alpha, patterns, 0)
     notes = ["Peers keep no record of selections: patterns were drawn at random with the network's α."]
+    if ids != list(range(len(ids))):
+        notes.append(f"Nodes are counted in the order of their ids: {', '.join(map(str, ids))}.")
     subject = Subject(
         graph=graph,
-        source=f"network {path.parent.name}",
+        source=f"network {roster.network}, roster version {roster.version}",
         sparsifier=kind,
-        alpha=1.0 if kind == "full" else alpha,
+        alpha=method.sparsifier.alpha,
         seed=0,
         notes=tuple(notes),
     )
@@ -270,7 +248,6 @@ def _from_run(
 ) -> tuple[Subject, Exchange, int]:
     """A recorded run: graph and settings as recorded, selections drawn anew from the recorded seed."""
     from cesar.experiment import run  # noqa: PLC0415  (torch takes seconds to import)
-    from cesar.methods import Cesar, SecureAggregation  # noqa: PLC0415
 
     experiment = run.read(folder)
     masked = [m for m in experiment.method if m.name != "dpsgd"]
@@ -284,13 +261,15 @@ def _from_run(
     if round_ >= experiment.rounds:
         raise ConfigError(f"the run has rounds 0 to {experiment.rounds - 1}, not {round_}")
     graph = run.graph_of(experiment, seed)(round_)
-    method = section.build(run.graph_of(experiment, seed)(0))
+    first = run.graph_of(experiment, seed)(0)
+    size = run.parameters_of(folder / section.folder / f"seed-{seed}")
+    degree = round(2 * first.number_of_edges() / len(first))
+    method = section.build(degree, size=size, graph=first)
     if isinstance(method, SecureAggregation):
         method = method.as_cesar()
     assert isinstance(method, Cesar)
     method = method.for_graph(graph)
     s = method.masks if masks is None and not strict else _masks(graph, masks, strict, collusion)
-    size = run.parameters_of(folder / section.folder / f"seed-{seed}")
     flags, notes = _redrawn(method.sparsifier, len(graph), seed, round_, size, patterns)
     if experiment.faults.crash_rate:
         notes.append("The run had crashes; the audit takes the round as if nobody had crashed.")

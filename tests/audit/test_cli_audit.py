@@ -11,12 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 import cesar
-from cesar import cli_audit
 from cesar.audit import Exchange, audit, report
 from cesar.cli import app
 from cesar.errors import CesarError
 from cesar.experiment import config, run
-from cesar.topology import strict_requirement
 
 SWITCHES = (
     "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking "
@@ -116,7 +114,7 @@ def test_collusion_risk(tmp_path):
         (("audit", "--masks", 2, "--strict"), "leave --masks out"),
         (("audit", "--graph", "nowhere.edges"), "no edge list nowhere.edges"),
         (("audit", "--topology", "regular"), "is not a topology"),
-        (("audit", "--topology", "moebius"), "no topology 'moebius'"),
+        (("audit", "--topology", "moebius"), "'moebius' is not a topology"),
         (("audit", "--alpha", 1.5), "alpha is 1.5"),
         (("audit", "nowhere"), "neither experiment.json"),
         (
@@ -196,23 +194,28 @@ def test_other_methods_of_a_recorded_run(recorded):
             call("audit", recorded, *arguments)
 
 
+def network_settings(folder, text):
+    path = folder / "network.toml"
+    path.write_text('[method]\nname = "cesar"\nsparsifier = "random"\nalpha = 0.5\n' + text)
+
+
 def test_a_network_folder(tmp_path):
-    graph = nx.random_regular_graph(6, 20, seed=1)
-    peers = [{"id": 100 + i, "neighbours": [100 + j for j in graph[i]]} for i in graph]
-    roster = {"peers": peers, "method": {"sparsifier": "random", "alpha": 0.5, "collusion": 2}}
-    (tmp_path / "roster.json").write_text(json.dumps(roster))
-    found = read("audit", tmp_path)
-    assert (found["masks"], found["exposed"]) == (strict_requirement(graph, 2), False)
-    roster["method"] = {"sparsifier": "random", "alpha": 0.5, "masks": 2}
-    (tmp_path / "roster.json").write_text(json.dumps(roster))
-    assert read("audit", tmp_path)["exposed"]
-    for damage, message in (
-        ({"peers": [{"id": 1}]}, "not a roster"),
-        ({"peers": [{"id": 1, "neighbours": [2]}]}, "peer 2 is"),
-    ):
-        (tmp_path / "roster.json").write_text(json.dumps(damage))
-        with pytest.raises(CesarError, match=message):
-            call("audit", tmp_path)
+    net = tmp_path / "net"
+    call("network", "init", "--peers", 20, "--topology", "regular:6", "--seed", 1, "--out", net)
+    found = read("audit", net / "peer-3")
+    assert (found["nodes"], found["links"], found["masks"]) == (20, 60, 1)
+    network_settings(net, "collusion = 2\n")
+    found = read("audit", net)
+    assert (found["masks"], found["exposed"]) == (found["strict_masks"], False)
+    network_settings(net, "masks = 2\n")
+    assert read("audit", net)["exposed"]
+    network_settings(net, "masks = 2\ncollusion = 2\n")
+    with pytest.raises(CesarError, match="masking_requirement=2 does not stop 2"):
+        call("audit", net)
+    roster = net / "roster.json"
+    roster.write_text(roster.read_text().replace("roster", "register", 1))
+    with pytest.raises(CesarError, match="not a roster"):
+        call("audit", net)
 
 
 def browse(page: Path, folder: Path, *switches: str) -> str:
@@ -267,9 +270,3 @@ def test_nothing_found_is_not_a_proof():
         False,
         "Nothing found against up to 2 participants who pool what they know, but not proven.",
     )
-
-
-def test_small_worlds_and_stars():
-    assert len(cli_audit.graph_of("small-world:4", 12, 1)) == 12
-    assert cli_audit.graph_of("ring", 5, 1).number_of_edges() == 5
-    assert cli_audit.graph_of("star", 5, 1).degree[0] == 4

@@ -7,6 +7,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
+from cesar import graphs
 from cesar.audit import Exchange, audit
 from cesar.audit.collusion import Chain, Estimate, _reads, bounds, plan_collusion
 from cesar.audit.exposure import draw_patterns, exposed_at
@@ -14,7 +15,6 @@ from cesar.audit.linear import MOST_ROWS
 from cesar.audit.planning import plan_topology, spectral_gap
 from cesar.errors import ConfigError
 from cesar.seeds import SeedTree
-from cesar.sim import graphs
 from cesar.topology import strict_requirement
 
 
