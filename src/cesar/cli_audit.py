@@ -262,7 +262,8 @@ def _from_run(
         raise ConfigError(f"the run has rounds 0 to {experiment.rounds - 1}, not {round_}")
     graph = run.graph_of(experiment, seed)(round_)
     first = run.graph_of(experiment, seed)(0)
-    size = run.parameters_of(folder / section.folder / f"seed-{seed}")
+    place = folder / section.folder / f"seed-{seed}"
+    size = run.parameters_of(place)
     degree = round(2 * first.number_of_edges() / len(first))
     method = section.build(degree, size=size, graph=first)
     if isinstance(method, SecureAggregation):
@@ -270,7 +271,7 @@ def _from_run(
     assert isinstance(method, Cesar)
     method = method.for_graph(graph)
     s = method.masks if masks is None and not strict else _masks(graph, masks, strict, collusion)
-    flags, notes = _redrawn(method.sparsifier, len(graph), seed, round_, size, patterns)
+    flags, notes = _selections(place, method.sparsifier, len(graph), seed, round_, size, patterns)
     if experiment.faults.crash_rate:
         notes.append("The run had crashes; the audit takes the round as if nobody had crashed.")
     name = {"random": "random", "topk": "topk", "coordinated": "coordinated"}.get(
@@ -288,13 +289,19 @@ def _from_run(
     return subject, Exchange.complete(graph, flags, s, coordinated=coordinated), s
 
 
-def _redrawn(
-    sparsifier: object, nodes: int, seed: int, round_: int, size: int, patterns: int
+def _selections(
+    place: Path, sparsifier: object, nodes: int, seed: int, round_: int, size: int, patterns: int
 ) -> tuple[Flags, list[str]]:
-    """What the nodes of a recorded run selected, at up to `patterns` positions of the model."""
+    """What the nodes of a run selected, at up to `patterns` positions: as recorded, else drawn again."""
+    from cesar.experiment import recording  # noqa: PLC0415  (only runs need it)
+
     seeds = SeedTree(seed)
     looked_at = np.sort(seeds.generator("audit", "positions").permutation(size)[:patterns])
     part = f"{len(looked_at):,} of {size:,} positions, drawn at random."
+    if (kept := recording.path_of(place, round_ + 1)).exists():
+        return recording.read(place, round_ + 1).selected[:, looked_at], [
+            f"Selections as in {kept.name}. {part}"
+        ]
     if isinstance(sparsifier, RandomSubsampling):
         nothing = np.zeros(size, dtype=np.float32)
         sets = [sparsifier.select(nothing, None, seeds.entropy("round", round_, i)) for i in range(nodes)]
@@ -305,13 +312,16 @@ def _redrawn(
         return np.ones((nodes, 1), dtype=bool), []
     else:
         alpha = float(getattr(sparsifier, "alpha", 1.0))
-        note = "TopK selections follow from training and are not recorded: independent ones with the same α stand in for them."
+        note = (
+            "TopK selections follow from training and were not recorded ([recording] every = N keeps them): "
+            "independent ones with the same α stand in for them."
+        )
         return exposure.draw_patterns(nodes, patterns, alpha, seed), [note]
     from cesar import bits  # noqa: PLC0415
 
     flags = np.stack([bits.to_bools(chosen.words, size)[looked_at] for chosen in sets])
     return flags, [
-        f"Selections are not recorded; they were drawn again from the recorded seed, by the same code. {part}"
+        f"Selections were not recorded; they were drawn again from the recorded seed, by the same code. {part}"
     ]
 
 

@@ -14,7 +14,7 @@ import cesar
 from cesar.audit import Exchange, audit, report
 from cesar.cli import app
 from cesar.errors import CesarError
-from cesar.experiment import config, run
+from cesar.experiment import config, recording, run
 
 SWITCHES = (
     "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking "
@@ -152,6 +152,7 @@ def recorded(tmp_path_factory):
         "training": {"steps_per_round": 1},
         "topology": {"nodes": 12, "degree": 6, "dynamic": True},
         "evaluation": {"every": 1},
+        "recording": {"rounds": [1]},
         "method": [
             {"name": "cesar", "sparsifier": "random", "alpha": 0.5, "masks": 2},
             {"name": "cesar", "sparsifier": "coordinated", "share": 0.4},
@@ -183,7 +184,11 @@ def test_a_recorded_run_is_audited_with_the_sets_that_it_had(recorded):
 def test_other_methods_of_a_recorded_run(recorded):
     coordinated = read("audit", recorded, "--method", "cesar-coordinated-0.4")
     assert coordinated["sparsifier"] == "coordinated"
-    assert "TopK selections" in read("audit", recorded, "--method", "cesar-topk-0.3")["notes"][0]
+    topk = ("audit", recorded, "--method", "cesar-topk-0.3", "--patterns", 100_000, "--round")
+    assert "TopK selections" in read(*topk, 1)["notes"][0]
+    found, kept = read(*topk, 0), recording.read(recorded / "cesar-topk-0.3" / "seed-5", 1)
+    assert found["notes"][0].startswith("Selections as in round-000001")
+    assert found["worst"] == pytest.approx(audit(Exchange.complete(kept.graph, kept.selected, 1), 2).worst)
     assert read("audit", recorded, "--method", "secagg-full")["alpha"] == 1
     assert read("audit", recorded, "--strict", "--collusion", 1)["masks"] == 1
     for arguments, message in (

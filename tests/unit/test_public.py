@@ -10,6 +10,9 @@ import cesar
 from cesar import errors
 
 NAMES = [
+    "AsyncPeer",
+    "Peer",
+    "Report",
     "DPSGD",
     "Cesar",
     "CesarError",

@@ -43,12 +43,12 @@ class RecordedRound:
 
 def write(folder: Path, number: int, exchange: Exchange, parts: list[NDArray[np.int64]]) -> None:
     """Keep a round of the run in `folder`; after a resume the same bytes are written again."""
-    target = folder / "recording"
-    target.mkdir(exist_ok=True)
+    target = path_of(folder, number)
+    target.parent.mkdir(exist_ok=True)
     lengths = np.array([len(rows) for rows in parts], dtype=np.int64)
-    _save(target / "partition", {"rows": np.concatenate(parts), "lengths": lengths})
+    _save(target.with_name("partition"), {"rows": np.concatenate(parts), "lengths": lengths})
     _save(
-        target / f"round-{number:06}",
+        target,
         {
             "models": exchange.models,
             "selected": np.stack([bits.to_bytes(chosen.words, chosen.size) for chosen in exchange.sets]),
@@ -61,6 +61,11 @@ def _save(path: Path, tensors: dict[str, NDArray[Any]]) -> None:
     temporary = path.with_suffix(".part")
     save_file(tensors, temporary)
     temporary.replace(path.with_suffix(".safetensors"))
+
+
+def path_of(folder: Path, number: int) -> Path:
+    """Where a round of a run is kept, counted from 1."""
+    return folder / "recording" / f"round-{number:06}.safetensors"
 
 
 def numbers(folder: Path) -> list[int]:
@@ -83,7 +88,7 @@ def read(folder: Path, number: int) -> RecordedRound:
     Raises:
         DataError: the file is missing or damaged.
     """
-    tensors = _load(folder / "recording" / f"round-{number:06}.safetensors", ("models", "selected", "edges"))
+    tensors = _load(path_of(folder, number), ("models", "selected", "edges"))
     models = tensors["models"]
     graph = nx.Graph()
     graph.add_nodes_from(range(len(models)))
