@@ -15,12 +15,10 @@ from rich.table import Table
 
 from cesar import graphs
 from cesar.errors import ConfigError
-from cesar.methods import Cesar
 from cesar.peer import identity, network
 from cesar.peer.roster import FILE, Member, Roster
 from cesar.seeds import SeedTree
 from cesar.sparsify import SparsifierName
-from cesar.theory import required_alpha
 from cesar.types import NodeId
 
 network_app = typer.Typer(no_args_is_help=True, help="Make a network of real peers, and change it.")
@@ -61,7 +59,13 @@ def init(
     seed: Annotated[int | None, typer.Option(help="Of a random topology; keys are always fresh.")] = None,
     share: Annotated[float, typer.Option(help="Fraction of the parameters to be shared (β).")] = 0.3,
     sparsifier: Annotated[SparsifierName, typer.Option(help="How a peer selects.")] = SparsifierName.RANDOM,
-    masks: Annotated[int, typer.Option(help="Masks that a parameter must carry to be sent (s).")] = 1,
+    masks: Annotated[
+        int | None, typer.Option(help="Masks that a parameter must carry to be sent (s); default 1.")
+    ] = None,
+    collusion: Annotated[
+        int | None,
+        typer.Option(help="So many peers together compute nobody's values: s follows from the topology."),
+    ] = None,
 ) -> None:
     """Make a certificate authority, a signed roster, and a folder with keys and peer.toml for each peer.
 
@@ -79,7 +83,7 @@ def init(
         raise ConfigError(f"{count} peers and their status pages need more ports than follow {port}")
     draw = SeedTree(secrets.randbits(64) if seed is None else seed).generator("graph")
     graph = graphs.parse(topology, count, draw)
-    settings = network.settings(sparsifier.value, share, masks)
+    settings = network.settings(sparsifier.value, share, masks, collusion)
     plan = network.Plan(
         name=name or out.resolve().name,
         graph=graph,
@@ -89,9 +93,6 @@ def init(
         port=port,
         days=days,
     )
-    least = min(degree for _, degree in graph.degree)
-    if least > masks:  # else the network refuses, with a better explanation
-        Cesar(sparsifier=sparsifier.make(required_alpha(share, least, masks)), masking_requirement=masks)
     network.Network.create(out, plan, _now())
     console.print(
         f"Made the network [bold]{plan.name}[/] of {count} peers in {escape(str(out))}. Each peer needs its own "

@@ -36,6 +36,7 @@ from cesar.peer.identity import (
     write_public,
 )
 from cesar.peer.roster import FILE, NETWORK_ID_BYTES, Member, Roster
+from cesar.settings import MethodSection, check
 from cesar.topology import check_degrees
 from cesar.types import NodeId
 
@@ -44,14 +45,17 @@ PEER = "peer.toml"
 Edge = tuple[int, int]
 
 
-def settings(sparsifier: str, share: float, masks: int) -> str:
+def settings(sparsifier: str, share: float, masks: int | None = None, collusion: int | None = None) -> str:
     """The part of a peer.toml that is the same at every peer."""
+    needs = [f"masks = {masks}"] if masks is not None else []
+    if collusion is not None:
+        needs.append(f"collusion = {collusion}                  # so many together compute nobody's values")
     return f"""\
 [method]                       # the same at every peer
 name = "cesar"
 sparsifier = "{sparsifier}"
 share = {share!r}
-masks = {masks}
+{chr(10).join(needs or ["masks = 1"])}
 ring_bits = 32
 
 [rounds]
@@ -105,7 +109,7 @@ class Network:
         """
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ConfigError(f"{folder} is there already; choose a new folder with --out")
-        check_degrees(plan.graph, _masks(plan.settings))
+        _check(plan.graph, _method(plan.settings))
         folder.parent.mkdir(parents=True, exist_ok=True)
         draft = folder.with_name(f".{folder.name}.{os.getpid()}")
         draft.mkdir()
@@ -153,9 +157,9 @@ class Network:
         return cls(folder, authority, Roster.load(folder / FILE, authority.certificate))
 
     @property
-    def masks(self) -> int:
-        """s: how many masks a parameter needs; a receiver needs more neighbours than that."""
-        return _masks(read_public(self.folder / SETTINGS).decode())
+    def method(self) -> MethodSection:
+        """What every peer.toml repeats."""
+        return _method(read_public(self.folder / SETTINGS).decode())
 
     def signed(self, node: int) -> Path:
         """What the site of a peer that made its own keys has to fetch."""
@@ -206,7 +210,7 @@ class Network:
         graph = nx.Graph(self.roster.graph)
         graph.remove_node(node)
         added = self._connect(graph, edges)
-        missing = missing_edges(graph, members, self.masks + 1)
+        missing = missing_edges(graph, members, (self.method.masks or 1) + 1)
         if missing and not connect:
             written = ",".join(f"{i}-{j}" for i, j in (*added, *missing))
             raise ConfigError(
@@ -214,6 +218,7 @@ class Network:
                 f"edges with --edges {written}, or let --connect choose them"
             )
         graph.add_edges_from(missing)
+        _check(graph, self.method)
         network = self._sign(members.values(), graph, now)
         network.publish()
         return network
@@ -235,7 +240,7 @@ class Network:
         return added
 
     def _admit(self, member: Member, graph: nx.Graph, now: datetime) -> Network:
-        check_degrees(graph, self.masks)
+        _check(graph, self.method)
         network = self._sign({**self.roster.members, member.id: member}.values(), graph, now)
         network.hand_over(self.signed(member.id), member)
         network.publish()
@@ -267,12 +272,18 @@ class Network:
         write_public(self.folder / FILE, self.roster.raw)
 
 
-def _masks(text: str) -> int:
+def _method(text: str) -> MethodSection:
     try:
-        method = tomllib.loads(text)["method"]
-        return 0 if method["name"] == "dpsgd" else int(method.get("masks", 1))
-    except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError):
+        tables = tomllib.loads(text)["method"]
+    except (tomllib.TOMLDecodeError, KeyError):
         raise ConfigError(f"{SETTINGS} has no readable table [method]; compare it with a {PEER}") from None
+    return check(MethodSection, tables)
+
+
+def _check(graph: nx.Graph, method: MethodSection) -> None:
+    """Refuse a graph on which the method could share nothing, or not safely."""
+    check_degrees(graph, method.masks_on(graph))
+    method.build(min(degree for _, degree in graph.degree), graph=graph)
 
 
 def _peer_table(member: Member, apart: int) -> str:
