@@ -36,14 +36,15 @@ import numpy as np
 from cesar.crypto.keys import VERSION, PairSecret
 from cesar.errors import ConfigError, DataError, EncodingError, Reason, RemoteProtocolError
 from cesar.indices import codecs
+from cesar.methods import Cesar, SecureAggregation
 from cesar.node import Node
 from cesar.peer import roster as rosters
-from cesar.peer.config import PeerConfig, Purpose, differences, session_of
+from cesar.peer.config import FILE, PeerConfig, Purpose, differences, session_of
 from cesar.peer.identity import Identity, write_public
 from cesar.peer.pace import Pace
 from cesar.peer.roster import Roster
 from cesar.peer.state import FILE as STATE_FILE
-from cesar.peer.state import StateFile
+from cesar.peer.state import StateFile, lock
 from cesar.peer.transcript import Transcript
 from cesar.peer.transport import Message, Refusal, Transport
 from cesar.protocol import AggregateReady, FrameRejected, Outbound
@@ -61,6 +62,9 @@ SENDING_AT_ONCE = 32 << 20
 
 MOST_REFUSALS = 200
 """A neighbour that sent so many bad frames in one conversation is sent away."""
+
+CHECK_SECONDS = (1.0, 4.0)
+"""A round of a check may take so long, at least and at most: nobody trains meanwhile."""
 
 HARMLESS = (Reason.TOO_EARLY, Reason.STALE_ATTEMPT, Reason.DUPLICATE, Reason.SESSION)
 """Refusals that an honest neighbour can cause when it restarts, runs ahead or changes its roster."""
@@ -122,13 +126,23 @@ class Report:
 
 @dataclass(slots=True)
 class Neighbour:
-    """What is known of one neighbour at this moment."""
+    """What is known of one neighbour at this moment.
+
+    Attributes:
+        size: of its model, once it has one.
+        purpose: what it is there for; only peers with the same purpose average with one another.
+        clock: by how many seconds its clock is ahead of this one's.
+        satisfied: it has checked all that it wanted to check.
+        suspected: it kept this peer waiting, and nobody waits for it until it is heard again.
+    """
 
     status: Status = field(default_factory=Status)
     size: int | None = None
     purpose: str = ""
     roster: int = 0
+    release: str = ""
     clock: float = 0.0
+    satisfied: bool = False
     suspected: bool = False
     refusals: int = 0
     last_error: str = ""
@@ -160,11 +174,14 @@ class AsyncPeer:
                 f"{config.folder}: peer.toml says node {config.tables.peer.id}, but the certificate is that of node "
                 f"{identity.id}"
             )
-        self._method = config.method(roster)
+        self._method = self._method_on(roster)
         self._hood = self._check_membership(roster)
         self._state = state or StateFile(config.folder / STATE_FILE)
         self._entropy = entropy or partial(fresh_entropy, self.id)
-        self._pace = Pace(config.tables.rounds.floor, config.tables.rounds.ceiling)
+        rounds = config.tables.rounds
+        self._pace = Pace(rounds.floor, rounds.ceiling) if purpose == "train" else Pace(*CHECK_SECONDS)
+        self._lock: int | None = None
+        self.satisfied = False
         self._size: int | None = None
         self._node: Node | None = None
         self._node_made = asyncio.Event()
@@ -215,11 +232,26 @@ class AsyncPeer:
         await self.close()
 
     async def start(self) -> None:
-        """Open the port and dial the neighbours."""
+        """Open the port and dial the neighbours.
+
+        Raises:
+            ConfigError: another process runs this peer, or has its port.
+        """
+        self._lock = lock(self.config.folder)
         self._state.change(roster=max(self.roster.version, self._state.state.roster))
         self._ended = self._now()
-        await self.transport.start()
-        log.info("node %d listens at %s", self.id, self.config.tables.peer.listen, extra={"peer_id": self.id})
+        try:
+            await self.transport.start()
+        except OSError as error:
+            self._unlock()
+            raise ConfigError(f"{error}; peer.listen in {self.config.folder / FILE} names the port") from None
+        where = self.config.tables.peer.listen
+        log.info("node %d %s", self.id, f"listens at {where}" if where else "only dials")
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     async def wait_for_neighbours(self, seconds: float) -> None:
         """Until all are connected, or the time is over."""
@@ -238,11 +270,16 @@ class AsyncPeer:
         self._thread.shutdown()
         if self._transcript is not None:
             self._transcript.close()
+        self._unlock()
 
     @property
     def next_round(self) -> int:
         """The number of the round that comes next, as far as this peer knows."""
-        return self._status.joinable
+        return max([self._status.joinable, *self._joinable()])
+
+    def _joinable(self) -> list[int]:
+        """The rounds in which the neighbours can still be joined."""
+        return [self.neighbours[peer].status.joinable for peer in self._up() if self._takes_part(peer)]
 
     @property
     def patience(self) -> float:
@@ -260,12 +297,7 @@ class AsyncPeer:
         async with self._turn:
             begin = self._now()
             node = await self._prepare(vector)
-            round_ = RoundNo(
-                max(
-                    [self._state.state.next_round]
-                    + [self.neighbours[peer].status.joinable for peer in self._up() & self.neighbours.keys()]
-                )
-            )
+            round_ = RoundNo(max([self._state.state.next_round, *self._joinable()]))
             attempt = self._state.state.attempts
             self._state.change(attempts=attempt + 1, next_round=round_ + 1)
             out = np.empty_like(vector)
@@ -329,7 +361,12 @@ class AsyncPeer:
 
     def _leaves(self, to: NodeId, frame: Frame) -> bool:
         link = self.transport.links.get(to)
-        return link is not None and link.up
+        return link is not None and link.up and self._takes_part(to)
+
+    def _takes_part(self, peer: NodeId) -> bool:
+        """Whether a neighbour is there for the same thing: one that is being checked does not train."""
+        known = self.neighbours.get(peer)
+        return known is not None and known.purpose == self._purpose
 
     async def _send(self, out: Outbound, round_: RoundNo) -> None:
         links = self.transport.links
@@ -355,7 +392,7 @@ class AsyncPeer:
             for peer, known in self.neighbours.items()
             if peer not in up
             or known.suspected
-            or known.purpose != self._purpose
+            or not self._takes_part(peer)
             or known.status.current > round_
         )
 
@@ -447,6 +484,7 @@ class AsyncPeer:
             "roster": self.roster.version,
             "purpose": self._purpose,
             "settings": self.config.settings(),
+            "satisfied": self.satisfied,
             "size": self._size,
             "status": [self._status.current, self._status.joinable],
             "time": datetime.now(UTC).timestamp(),
@@ -470,15 +508,17 @@ class AsyncPeer:
         known = self.neighbours[peer]
         known.status, known.size, known.purpose = words["status"], words["size"], words["purpose"]
         known.roster, known.suspected, known.refusals = words["roster"], False, 0
-        known.clock = words["time"] - time.time()
+        known.clock, known.release = words["time"] - time.time(), words["cesar"]
+        known.satisfied, known.last_error = words["satisfied"], ""
         if unlike := differences(self.config.settings(), words["settings"]):
-            known.last_error = "; ".join(unlike)
             raise Refusal(
-                f"its settings differ: {known.last_error}. Make [method] and buffers in peer.toml equal"
+                f"its settings differ: {'; '.join(unlike)}. Make [method] and buffers in peer.toml equal"
             )
-        if None not in (known.size, self._size) and known.size != self._size:
-            known.last_error = f"its model has {known.size} parameters, and this peer's has {self._size}"
-            raise Refusal(f"{known.last_error}; both must train the same model")
+        if self._takes_part(peer) and None not in (known.size, self._size) and known.size != self._size:
+            raise Refusal(
+                f"its model has {known.size} parameters, and this peer's has {self._size}; both must train the "
+                "same model"
+            )
         self._changed.set()
 
     async def frame(self, peer: NodeId, payload: Buffer) -> None:
@@ -539,6 +579,18 @@ class AsyncPeer:
                 link.send(Message.ROSTER, self.roster.raw)
         self._changed.set()
 
+    def failed(self, peer: NodeId, why: str) -> None:
+        """A link could not be made, or was ended for this reason."""
+        if peer in self.neighbours:
+            self.neighbours[peer].last_error = why
+        self._changed.set()
+
+    def satisfy(self) -> None:
+        """Tell the neighbours that this peer has seen what it wanted to see."""
+        self.satisfied = True
+        for peer in self._up():
+            self.transport.links[peer].send(Message.HELLO, self.hello())
+
     # ── rosters ─────────────────────────────────────────────────────────────────────────────────────────
 
     def _check_membership(self, roster: Roster) -> Neighbourhood:
@@ -549,6 +601,11 @@ class AsyncPeer:
                 "certificate that was signed last, or the newest roster"
             )
         return hood
+
+    def _method_on(self, roster: Roster) -> Cesar | SecureAggregation:
+        """The method; a check shares everything, so that anybody can say what the average must be."""
+        method = self.config.method(roster)
+        return method if self._purpose == "train" else SecureAggregation()
 
     def _look_for_roster(self) -> None:
         """Whoever runs the site may have put a newer roster into the folder."""
@@ -588,7 +645,7 @@ class AsyncPeer:
         """Use a newer roster from the next round on."""
         self._state.change(roster=roster.version)
         write_public(self.config.folder / rosters.FILE, roster.raw)
-        self._method = self.config.method(roster)
+        self._method = self._method_on(roster)
         self._hood = self._check_membership(roster)
         self.roster, self._newer, self._node = roster, None, None
         self._node_made.clear()
@@ -658,6 +715,7 @@ def _read_hello(data: bytes) -> dict[str, Any]:
     try:
         words = json.loads(data)
         current, joinable = words["status"]
+        words["satisfied"] = words.get("satisfied") is True
         words["status"] = Status.from_bytes(struct.pack("<II", current, joinable))
         fits = (
             all(isinstance(words[key], int) for key in ("protocol", "node", "roster"))

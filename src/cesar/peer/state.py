@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import operator
 import os
@@ -11,6 +12,7 @@ from pathlib import Path
 from cesar.errors import ConfigError
 
 FILE = "state.json"
+LOCK = "state.lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,3 +72,20 @@ class StateFile:
                 "that the roster beside it is the newest"
             ) from None
         return state
+
+
+def lock(folder: Path) -> int:
+    """A descriptor that no second process can hold; closing it, or dying, releases it.
+
+    Two processes with one identity would take each other's connections away.
+
+    Raises:
+        ConfigError: another process runs this peer.
+    """
+    held = os.open(folder / LOCK, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(held)
+        raise ConfigError(f"another process runs the peer of {folder} at this moment; end it first") from None
+    return held

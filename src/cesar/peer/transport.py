@@ -36,6 +36,7 @@ import numpy as np
 from cesar.peer.identity import Identity, fingerprint, read_certificate
 from cesar.peer.roster import LIMIT as ROSTER_LIMIT
 from cesar.peer.roster import Roster
+from cesar.peer.troubles import explain
 from cesar.types import Buffer, NodeId, RoundNo
 
 log = logging.getLogger("cesar.peer")
@@ -100,6 +101,9 @@ class Hub(Protocol):
 
     def connected(self, peer: NodeId, up: bool) -> None:
         """A link has come up, or gone."""
+
+    def failed(self, peer: NodeId, why: str) -> None:
+        """A link could not be made, or was ended for this reason."""
 
 
 _LONG = (Message.FRAME, Message.ROSTER)
@@ -185,10 +189,14 @@ class Link:
         self.outstanding -= sum(len(p.payload) for p in self._queue) - sum(len(p.payload) for p in kept)
         self._queue = kept
 
-    async def talk(self, stream: _Stream, hub: Hub, greet: Callable[[], Awaitable[None]]) -> None:
-        """Greet, then send and listen until the stream ends. A newer conversation replaces an older one."""
+    async def talk(self, stream: _Stream, hub: Hub, greet: Callable[[], Awaitable[None]]) -> bool:
+        """Greet, then send and listen until the stream ends. A newer conversation replaces an older one.
+
+        Returns whether it ended without a refusal by this side; the hub is told of one.
+        """
         task = asyncio.current_task()
         assert task is not None
+        reason = ""
         try:
             await greet()
             if self._conversation is not None:
@@ -204,6 +212,7 @@ class Link:
         except* Refusal as group:
             reason = str(group.exceptions[0])
             log.warning("node %d: %s", self.peer, reason, extra={"peer_id": self.peer})
+            hub.failed(self.peer, reason)
             with contextlib.suppress(Exception):
                 await asyncio.wait_for(stream.write(bytes([Message.REFUSED]) + reason.encode()), 2)
         finally:
@@ -211,6 +220,7 @@ class Link:
                 self._conversation, self.up, self.outstanding = None, False, 0
                 self._queue.clear()
                 hub.connected(self.peer, False)
+        return not reason
 
     async def _send_all(self, stream: _Stream) -> None:
         while True:
@@ -250,7 +260,7 @@ class Link:
                 elif kind is Message.HELLO and len(body) <= HELLO_LIMIT:
                     hub.meet(self.peer, body)
                 elif kind is Message.REFUSED:
-                    _tell_refused(self.peer, body)
+                    hub.failed(self.peer, _tell_refused(self.peer, body))
                     return
                 else:
                     raise Refusal(f"a {kind.name} message where none can be")
@@ -280,9 +290,10 @@ def _split(message: bytes) -> tuple[Message, bytes]:
         raise Refusal("it sends something that is not a message of this protocol") from None
 
 
-def _tell_refused(peer: NodeId, body: bytes) -> None:
-    reason = body[:2000].decode(errors="replace")
-    log.warning("node %d refuses this peer: %s", peer, reason, extra={"peer_id": peer})
+def _tell_refused(peer: NodeId, body: bytes) -> str:
+    reason = f"it refuses this peer: {body[:2000].decode(errors='replace')}"
+    log.warning("node %d: %s", peer, reason, extra={"peer_id": peer})
+    return reason
 
 
 class Transport:
@@ -376,6 +387,8 @@ class Transport:
             link, member = self.links[peer], self._roster.members[peer]
             begin = asyncio.get_running_loop().time()
             why = await self._dial(link, member.address or "", member.host_name, member.certificate)
+            if why:
+                self._hub.failed(peer, why)
             if why and why != said:
                 log.info("node %d at %s: %s", peer, member.address, why, extra={"peer_id": peer})
                 said = why
@@ -385,7 +398,7 @@ class Transport:
             delay = min(2 * delay, BACKOFF[1])
 
     async def _dial(self, link: Link, address: str, host_name: str, pinned: bytes) -> str:
-        """Talk to a neighbour until the connection ends; returns why it did."""
+        """Talk to a neighbour until the connection ends; returns why it did, unless the hub knows already."""
         credentials = grpc.ssl_channel_credentials(pinned, self._identity.tls_key, self._identity.certificate)
         options = [*OPTIONS, ("grpc.ssl_target_name_override", host_name)]
         async with grpc.aio.secure_channel(address, credentials, options=options) as channel:
@@ -395,22 +408,22 @@ class Transport:
                 await call.write(bytes([Message.HELLO]) + self._hub.hello())
                 self._meet(link.peer, await asyncio.wait_for(call.read(), HELLO_SECONDS))
 
+            why = "no answer in time"
             try:
-                await link.talk(call, self._hub, greet)
+                why = "the connection ended" if await link.talk(call, self._hub, greet) else ""
             except* Exception as group:  # noqa: BLE001  (the library's errors of a broken link are many)
                 log.debug("node %d: the connection broke: %r", link.peer, group.exceptions[0])
             if not call.done():
                 call.cancel()
-                return "no answer in time"
-            return str(await call.details() or "the connection ended")
+                return why
+            return explain(await call.details() or "") or why
 
     def _meet(self, peer: NodeId, message: object) -> None:
         if not isinstance(message, bytes):
             raise Refusal("it ended the connection before it said who it is")
         kind, body = _split(message)
         if kind is Message.REFUSED:
-            _tell_refused(peer, body)
-            raise Refusal("it refused this peer")
+            raise Refusal(_tell_refused(peer, body))
         if kind is not Message.HELLO or len(body) > HELLO_LIMIT:
             raise Refusal("it does not begin with a hello")
         self._hub.meet(peer, body)
