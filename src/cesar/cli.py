@@ -19,7 +19,7 @@ from cesar import bench, explain, theory
 from cesar.cli_attack import attack_app
 from cesar.cli_audit import audit_command, plan_collusion_command, plan_topology_command
 from cesar.cli_data import data_app
-from cesar.cli_network import network_app, peer_app
+from cesar.cli_peer import network_app, peer_app
 from cesar.cli_run import bench_training_command, demo_command, report_command, run_command
 from cesar.errors import CesarError
 from cesar.methods import DPSGD, Cesar, Method, SecureAggregation

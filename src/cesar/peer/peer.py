@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from cesar.peer.runtime import AsyncPeer, Report
-from cesar.peer.status import StatusPage
+from cesar.peer.status import StatusPage, snapshot
 from cesar.types import Vector
 
 if TYPE_CHECKING:
@@ -40,7 +40,12 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 def on_loop(job: Coroutine[Any, Any, _T]) -> _T:
     """Run something on the peers' event loop and wait for it."""
-    return asyncio.run_coroutine_threadsafe(job, _loop()).result()
+    future = asyncio.run_coroutine_threadsafe(job, _loop())
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()  # a signal ended the waiting: then nobody wants the rest either
+        raise
 
 
 class Peer:
@@ -52,6 +57,8 @@ class Peer:
         self._every = peer.config.tables.rounds.every
         self._checkpoint = peer.config.folder / CHECKPOINT
         self._page = None if peer.config.tables.peer.status is None else StatusPage(peer)
+        self.resumed = False
+        """Whether there was a checkpoint to go on from, and `join` was asked to do so."""
 
     @classmethod
     def join(cls, path: str | Path, *, resume: bool = False, wait: float | None = None) -> Self:
@@ -65,10 +72,20 @@ class Peer:
         Raises:
             ConfigError: a file is wrong or missing; says what to do.
         """
-        inner = on_loop(_start(path, wait, resume))
-        peer = cls(inner)
-        if resume:
-            peer.restore(None)
+        inner = on_loop(_start(path))
+        try:
+            peer = cls(inner)
+        except BaseException:
+            on_loop(inner.close())
+            raise
+        try:
+            rounds = inner.config.tables.rounds
+            patience = rounds.floor if resume else rounds.ceiling
+            on_loop(inner.wait_for_neighbours(patience if wait is None else wait))
+            peer.resumed = resume and peer.restore(None)
+        except BaseException:
+            peer.close()
+            raise
         return peer
 
     def __enter__(self) -> Self:
@@ -94,6 +111,29 @@ class Peer:
     def round(self) -> int:
         """The round that comes next, as far as this peer knows."""
         return self._peer.next_round
+
+    @property
+    def every(self) -> int:
+        """How many local steps lie between two averages (`rounds.every` in peer.toml)."""
+        return self._every
+
+    @property
+    def folder(self) -> Path:
+        """Where peer.toml lies; a good place for results."""
+        return self._peer.config.folder
+
+    @property
+    def place(self) -> int:
+        """This peer's position among all by id, from 0: which part of a shared data set is its own."""
+        return sorted(self._peer.roster.members).index(self._peer.id)
+
+    def totals(self) -> dict[str, Any]:
+        """What the status page shows, as a dictionary: rounds, bytes, neighbours, figures."""
+        return snapshot(self._peer)
+
+    def show(self, **figures: float) -> None:
+        """Put figures on the status page and among the metrics, such as `peer.show(accuracy=0.9)`."""
+        self._peer.figures.update({name: float(value) for name, value in figures.items()})
 
     def due(self) -> bool:
         """Count a local step; whether it is time to average (`rounds.every` in peer.toml)."""
@@ -148,9 +188,7 @@ class Peer:
         on_loop(self._peer.close())
 
 
-async def _start(path: str | Path, wait: float | None, resume: bool) -> AsyncPeer:
+async def _start(path: str | Path) -> AsyncPeer:
     peer = AsyncPeer.load(path)
-    rounds = peer.config.tables.rounds
     await peer.start()
-    await peer.wait_for_neighbours(wait if wait is not None else rounds.floor if resume else rounds.ceiling)
     return peer

@@ -26,7 +26,7 @@ body {{ max-width: 46rem; margin: 2rem auto; padding: 0 1rem }}
 table {{ border-collapse: collapse; width: 100% }} th, td {{ text-align: left; padding: .3rem .6rem }}
 tr {{ border-bottom: 1px solid color-mix(in srgb, currentColor 20%, transparent) }}
 .up {{ color: #1a7f37 }} .down {{ color: #cf222e }} td.n {{ text-align: right; font-variant-numeric: tabular-nums }}
-</style><h1>{title}</h1><p>{summary}</p><table><tr><th>neighbour<th>link<th>round<th>last error</tr>{rows}</table>
+</style><h1>{title}</h1><p>{summary}</p><p>{figures}</p><table><tr><th>neighbour<th>link<th>round<th>last error</tr>{rows}</table>
 <p><a href="/metrics">metrics</a> · <a href="/status.json">status.json</a></p></html>"""
 
 
@@ -53,6 +53,7 @@ def snapshot(peer: AsyncPeer) -> dict[str, Any]:
                 "name": peer.roster.members[node].name,
                 "up": node in links and links[node].up,
                 "round": known.status.current,
+                "purpose": known.purpose,
                 "suspected": known.suspected,
                 "last_error": known.last_error,
             }
@@ -75,6 +76,9 @@ class _Metrics:
         up = GaugeMetricFamily("cesar_neighbour_up", "Whether a neighbour is connected", labels=["neighbour"])
         for neighbour in now["neighbours"]:
             up.add_metric([str(neighbour["id"])], int(neighbour["up"]))
+        shown = GaugeMetricFamily("cesar_figure", "What the training code shows", labels=["name"])
+        for name, value in now["figures"].items():
+            shown.add_metric([name], value)
         return [
             GaugeMetricFamily("cesar_round", "The next round", value=now["round"]),
             CounterMetricFamily("cesar_rounds", "Rounds completed", value=now["rounds_done"]),
@@ -85,6 +89,7 @@ class _Metrics:
             GaugeMetricFamily("cesar_round_seconds", "Duration of the last round", value=now["seconds"] or 0),
             sent,
             up,
+            shown,
         ]
 
 
@@ -153,7 +158,8 @@ def _page(now: dict[str, Any]) -> str:
     total = sum(now["bytes"].values())
     summary = f"Round {now['round']}, {now['rounds_done']} done{shared}; {total:,} bytes sent; roster {now['roster']}."
     title = html.escape(f"{now['name']}: node {now['node']} of {now['network']}")
-    return _PAGE.format(title=title, summary=summary, rows=rows)
+    figures = html.escape(", ".join(f"{name} {value:.4g}" for name, value in now["figures"].items()))
+    return _PAGE.format(title=title, summary=summary, figures=figures, rows=rows)
 
 
 def _link(neighbour: dict[str, Any]) -> str:
