@@ -59,10 +59,12 @@ def run(
     """
     from cesar.peer import logs, troubles  # noqa: PLC0415  (only this command needs gRPC)
     from cesar.peer.config import PeerConfig  # noqa: PLC0415
+    from cesar.peer.identity import Identity  # noqa: PLC0415
     from cesar.peer.peer import Peer  # noqa: PLC0415
 
-    function, arguments = _function(train), _arguments(settings or [])
-    node = PeerConfig.load(folder).tables.peer.id
+    arguments, config = _arguments(settings or []), PeerConfig.load(folder)
+    node = Identity.load(config.folder).id  # what is wrong here shows before a long import
+    function = _function(train)
     joined: list[Peer] = []
 
     def current() -> int | None:

@@ -175,6 +175,7 @@ class Link:
         self._queue: deque[_Parcel] = deque()
         self._wake = asyncio.Event()
         self._conversation: asyncio.Task[None] | None = None
+        self._refused = ""
 
     def send(self, kind: Message, payload: Buffer, round_: RoundNo | None = None) -> None:
         """Queue something; it is dropped if the link is down."""
@@ -203,7 +204,7 @@ class Link:
                 self._conversation.cancel()
             self._conversation = task
             self._queue.clear()
-            self.outstanding, self.up = 0, True
+            self.outstanding, self.up, self._refused = 0, True, ""
             hub.connected(self.peer, True)
             async with asyncio.TaskGroup() as group:
                 sender = group.create_task(self._send_all(stream))
@@ -211,7 +212,9 @@ class Link:
                 sender.cancel()
         except* Refusal as group:
             reason = str(group.exceptions[0])
-            log.warning("node %d: %s", self.peer, reason, extra={"peer_id": self.peer})
+            again, self._refused = reason == self._refused, reason  # it will dial again, and again
+            level = logging.DEBUG if again else logging.WARNING
+            log.log(level, "node %d: %s", self.peer, reason, extra={"peer_id": self.peer})
             hub.failed(self.peer, reason)
             with contextlib.suppress(Exception):
                 await asyncio.wait_for(stream.write(bytes([Message.REFUSED]) + reason.encode()), 2)
@@ -260,7 +263,8 @@ class Link:
                 elif kind is Message.HELLO and len(body) <= HELLO_LIMIT:
                     hub.meet(self.peer, body)
                 elif kind is Message.REFUSED:
-                    hub.failed(self.peer, _tell_refused(self.peer, body))
+                    log.warning("node %d: %s", self.peer, _refusal_of(body), extra={"peer_id": self.peer})
+                    hub.failed(self.peer, _refusal_of(body))
                     return
                 else:
                     raise Refusal(f"a {kind.name} message where none can be")
@@ -290,10 +294,8 @@ def _split(message: bytes) -> tuple[Message, bytes]:
         raise Refusal("it sends something that is not a message of this protocol") from None
 
 
-def _tell_refused(peer: NodeId, body: bytes) -> str:
-    reason = f"it refuses this peer: {body[:2000].decode(errors='replace')}"
-    log.warning("node %d: %s", peer, reason, extra={"peer_id": peer})
-    return reason
+def _refusal_of(body: bytes) -> str:
+    return f"it refuses this peer: {body[:2000].decode(errors='replace')}"
 
 
 class Transport:
@@ -413,7 +415,7 @@ class Transport:
                 why = "the connection ended" if await link.talk(call, self._hub, greet) else ""
             except* Exception as group:  # noqa: BLE001  (the library's errors of a broken link are many)
                 log.debug("node %d: the connection broke: %r", link.peer, group.exceptions[0])
-            if not call.done():
+            if not why or not call.done():
                 call.cancel()
                 return why
             return explain(await call.details() or "") or why
@@ -423,7 +425,7 @@ class Transport:
             raise Refusal("it ended the connection before it said who it is")
         kind, body = _split(message)
         if kind is Message.REFUSED:
-            raise Refusal(_tell_refused(peer, body))
+            raise Refusal(_refusal_of(body))
         if kind is not Message.HELLO or len(body) > HELLO_LIMIT:
             raise Refusal("it does not begin with a hello")
         self._hub.meet(peer, body)

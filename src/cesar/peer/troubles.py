@@ -34,6 +34,10 @@ _REASONS = (
     ("Network is unreachable", "there is no way to that machine: address, network or firewall"),
     ("DNS", "the name cannot be resolved: is the address right?"),
     ("Connection reset", "the other side closed the connection at once"),
+    (
+        "failed to connect.*Socket closed",
+        "the other side ended the handshake: does it take this peer's certificate (its dates, its authority)?",
+    ),
     ("Socket closed", "the connection was cut"),
     ("andshake", "no agreement on an encrypted connection"),
     ("imed out", "no answer: is the peer running, and does every firewall on the way let this through?"),
@@ -46,7 +50,7 @@ _REPEAT_SECONDS = 10.0
 
 def explain(text: str) -> str:
     """A failure as gRPC describes it → what it means; unknown ones come back as they are."""
-    return next((words for mark, words in _REASONS if mark in text), text)
+    return next((words for mark, words in _REASONS if re.search(mark, text)), text)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,275 @@
+"""The commands as people start them: processes on this machine, with free ports."""
+
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+import pytest
+from localnet import make
+from typer.testing import CliRunner
+
+from cesar.cli import app
+from cesar.errors import CesarError, ConfigError
+from cesar.peer import state, troubles
+from cesar.peer.local import LocalNetwork
+
+PATIENCE = 300
+TRAINER = """
+import numpy as np
+
+def train(peer, rounds=3):
+    model = np.full(50, peer.id, np.float32)
+    for _ in range(rounds):
+        peer.average_vector(model)
+    peer.show(mean=float(model.mean()))
+
+not_a_function = 3
+"""
+
+
+@contextmanager
+def started(*arguments, cwd):
+    """A `cesar` process; killed at the end if it still runs."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cesar", *map(str, arguments)],
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def refused(*arguments):
+    """The error with which a command ends."""
+    result = CliRunner().invoke(app, list(map(str, arguments)))
+    assert isinstance(result.exception, CesarError), result.output
+    return str(result.exception)
+
+
+def events(text):
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def wait_until(what, seconds=PATIENCE):
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def trainer(tmp_path):
+    (tmp_path / "trainer.py").write_text(TRAINER)
+    return tmp_path
+
+
+def test_peers_train_log_and_end_at_a_signal(trainer):
+    net, _ = make(trainer / "net", nx.complete_graph(3))
+    endless = ["--train", "trainer:train", "--set", "rounds=1000000000", "--log-json"]
+    with ExitStack() as stack:
+        peers = [
+            stack.enter_context(started("peer", "run", net / f"peer-{i}", *arguments, cwd=trainer))
+            for i, arguments in enumerate(
+                (endless, endless, ["--train", "trainer:train", "--set", "rounds=4"])
+            )
+        ]
+        out, log = peers[2].communicate(timeout=PATIENCE)
+        assert peers[2].returncode == 0, log
+        assert out.startswith("node 2: 4 rounds"), out
+        assert "mean 1" in out  # 0, 1 and 2 on average
+        assert "2 of 2 neighbours" in log
+        peers[0].send_signal(signal.SIGTERM)
+        peers[1].send_signal(signal.SIGINT)
+        for i in (0, 1):
+            out, log = peers[i].communicate(timeout=PATIENCE)
+            assert peers[i].returncode == 0, log
+            assert out.startswith(f"node {i}: "), out
+            lines = events(log)
+            assert {"time", "level", "event", "node", "round"} <= lines[0].keys()
+            assert {line["node"] for line in lines} == {i}
+            told = [line["report"]["round"] for line in lines if "report" in line]
+            assert told == list(range(len(told)))
+            assert lines[-1]["round"] >= len(told) > 3
+            for secret in ("agreement.key", "key.pem"):
+                text = (net / f"peer-{i}" / secret).read_text()
+                assert not any(part in log for part in text.split() if len(part) > 40)
+    for i in range(3):
+        os.close(state.lock(net / f"peer-{i}"))  # nobody holds it any more
+
+
+def test_a_connection_without_a_certificate_is_a_clear_log_line(trainer):
+    net, base = make(trainer / "net", nx.complete_graph(3))
+    arguments = ("--train", "trainer:train", "--wait", "60", "--log-json")
+    with started("peer", "run", net / "peer-0", *arguments, cwd=trainer) as process:
+        line = ""
+        while "listens at" not in line:
+            line = process.stderr.readline()
+        context = ssl.create_default_context(cafile=net / "ca" / "ca.pem")
+        context.check_hostname = False
+        with (
+            suppress(OSError),
+            socket.create_connection(("127.0.0.1", base)) as plain,
+            context.wrap_socket(plain) as stranger,
+        ):
+            stranger.settimeout(10)
+            assert not stranger.recv(1)
+        line = ""
+        while "certificate" not in line:
+            line = process.stderr.readline()
+            assert line.startswith("{"), line
+        assert json.loads(line)["event"] == "a connection was refused: the other side shows no certificate"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+        assert "before it had joined" in process.stdout.read()
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("CERTIFICATE_VERIFY_FAILED: certificate has expired", "has expired"),
+        ("PEER_DID_NOT_RETURN_A_CERTIFICATE: Invalid", "shows no certificate"),
+        ("CERTIFICATE_VERIFY_FAILED: unable to get local issuer certificate", "another authority"),
+        ("failed to connect to all addresses; last error: UNAVAILABLE: Socket closed", "certificate"),
+        ("failed to connect to all addresses; last error: Connection refused (111)", "nothing listens"),
+    ],
+)
+def test_what_grpc_says_becomes_plain_words(line, words):
+    assert words in troubles.explain(line)
+
+
+def test_other_output_passes_through(capfd):
+    with troubles.caught() as real:
+        os.write(2, b"first\n")
+        line = "E1116 00:34:18.1  29 ssl_transport_security.cc:25] CERTIFICATE_VERIFY_FAILED\n"
+        os.write(2, line.encode())
+        os.write(2, b"no newline at the end")
+        print("straight", file=real)
+    said = capfd.readouterr().err
+    assert "first\n" in said
+    assert "no newline at the end" in said
+    assert "straight\n" in said
+    assert "ssl_transport" not in said
+
+
+def test_a_training_function_that_is_not_there(trainer, monkeypatch):
+    monkeypatch.chdir(trainer)
+    net, _ = make(trainer / "net", nx.complete_graph(3))
+    run = ("peer", "run", net / "peer-0", "--train")
+    assert "package.module:function" in refused(*run, "trainer")
+    assert "no module 'nowhere'" in refused(*run, "nowhere:train")
+    assert "has no 'walk'" in refused(*run, "trainer:walk")
+    assert "not a function" in refused(*run, "trainer:not_a_function")
+    assert "name=value" in refused(*run, "trainer:train", "--set", "rounds")
+
+
+def test_check_prints_marks_and_fails_if_anything_is_wrong(tmp_path):
+    net, _ = make(tmp_path / "net", nx.complete_graph(3))
+    with ExitStack() as stack:
+        checks = [
+            stack.enter_context(
+                started("peer", "check", net / f"peer-{i}", "--wait", 60, *extra, cwd=tmp_path)
+            )
+            for i, extra in enumerate(([], [], ["--json"]))
+        ]
+        outputs = [check.communicate(timeout=PATIENCE) for check in checks]
+    assert [check.returncode for check in checks] == [0, 0, 0], outputs
+    assert "✓ secure round  the average with node(s) 1, 2 is exactly" in outputs[0][0]
+    assert json.loads(outputs[2][0])["ok"]
+    with started("peer", "check", net / "peer-0", "--wait", 0, cwd=tmp_path) as alone:
+        out, _ = alone.communicate(timeout=PATIENCE)
+    assert alone.returncode == 1
+    assert "✗ node 1  not reachable" in out
+
+
+def test_up_trains_all_peers_as_the_simulator_does(tmp_path):
+    net, _ = make(tmp_path / "net")
+    with started("network", "up", net, "--rounds", 8, "--json", cwd=tmp_path) as process:
+        out, log = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, log
+    outcome = json.loads(out)
+    assert [peer["node"] for peer in outcome["peers"]] == [0, 1, 2, 3]
+    assert all(peer["rounds"] == 8 and peer["dropouts"] == 0 for peer in outcome["peers"])
+    assert abs(outcome["difference"]) < 0.1
+    assert outcome["killed"] == []
+    LocalNetwork(net)  # all ports are free again
+
+
+def test_up_says_what_stands_in_the_way(tmp_path):
+    net, base = make(tmp_path / "net")
+    assert "holds no network" in refused("network", "up", tmp_path)
+    assert "tried out with digits" in refused("network", "up", net, "--dataset", "cifar10")
+    with socket.create_server(("127.0.0.1", base + 101)):
+        assert f"peer.status of node 1: 127.0.0.1:{base + 101}" in refused("network", "up", net)
+    (net / "peer-2" / "key.pem").unlink()
+    assert "node 2 made its own" in refused("network", "up", net)
+
+
+def test_up_shows_why_a_peer_died_and_ends_the_others(tmp_path):
+    net, _ = make(tmp_path / "net", nx.complete_graph(3))
+    (net / "peer-1" / "key.pem").chmod(0o644)
+    with started("network", "up", net, cwd=tmp_path) as process:
+        _, log = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 2
+    assert "node 1 ended with code 2" in log
+    assert "chmod 600" in log
+    LocalNetwork(net)
+
+
+def test_arguments_of_the_digits_trainer_are_checked():
+    from cesar.experiment.peers import Recipe  # noqa: PLC0415
+
+    with pytest.raises(TypeError):
+        Recipe(round=3)
+    data, _, parts = Recipe(seed=5).prepare(6)
+    again = Recipe(seed=5).prepare(6)
+    assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(len(data.train)))
+    assert all(np.array_equal(a, b) for a, b in zip(parts, again[2], strict=True))
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_all_peers(tmp_path):
+    net, _ = make(tmp_path / "net", nx.complete_graph(3))
+    with started("network", "up", net, "--rounds", 1000000, cwd=tmp_path) as process:
+        wait_until(lambda: all("round 5:" in _log(net, i) for i in range(3)))
+        process.send_signal(signal.SIGINT)
+        _, log = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    assert "all peers have ended" in log
+    LocalNetwork(net)
+
+
+@pytest.mark.slow
+def test_eight_peers_reach_what_the_simulator_reaches(tmp_path):
+    net, _ = make(tmp_path / "net", nx.random_regular_graph(3, 8, seed=1))
+    with started("network", "up", net, "--json", cwd=tmp_path) as process:
+        out, log = process.communicate(timeout=600)
+    assert process.returncode == 0, log
+    outcome = json.loads(out)
+    assert abs(outcome["difference"]) <= 0.01
+    assert outcome["accuracy"] > 0.9
+    assert sum(peer["dropouts"] for peer in outcome["peers"]) == 0
+
+
+def _log(net: Path, node: int) -> str:
+    path = net / f"peer-{node}" / "run.log"
+    return path.read_text() if path.exists() else ""
+
+
+def test_a_network_folder_without_authority_cannot_run(tmp_path):
+    with pytest.raises(ConfigError, match="network init"):
+        LocalNetwork(tmp_path)
