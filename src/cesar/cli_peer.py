@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
+import importlib.util
 import json
 import signal
 import sys
@@ -57,7 +57,8 @@ def run(
 
     The function gets a `cesar.Peer`. Logs go to standard error.
     """
-    from cesar.peer import logs, troubles  # noqa: PLC0415  (only this command needs gRPC)
+    _need("peers", "grpc", "pydantic", "prometheus_client")
+    from cesar.peer import logs, troubles  # noqa: PLC0415  (only these commands need gRPC)
     from cesar.peer.config import PeerConfig  # noqa: PLC0415
     from cesar.peer.identity import Identity  # noqa: PLC0415
     from cesar.peer.peer import Peer  # noqa: PLC0415
@@ -99,7 +100,8 @@ def check(
 
     Run it at several sites at the same time; it disturbs nobody who trains. Exit code 1 if something is wrong.
     """
-    from cesar.peer import troubles  # noqa: PLC0415  (only this command needs gRPC)
+    _need("peers", "grpc", "pydantic", "prometheus_client")
+    from cesar.peer import troubles  # noqa: PLC0415
     from cesar.peer.check import Check  # noqa: PLC0415
 
     screen = Console(stderr=True)
@@ -121,6 +123,13 @@ def check(
             )
     if not fine:
         raise typer.Exit(1)
+
+
+def _need(extra: str, *modules: str) -> None:
+    """Say what to install, before something is half done."""
+    for module in modules:
+        if importlib.util.find_spec(module) is None:
+            raise ConfigError(f"this command needs {module}: pip install 'cesar[{extra}]'")
 
 
 def _summary(node: int, totals: dict[str, Any] | None, seconds: float) -> str:
@@ -191,7 +200,9 @@ def up(
     as_json: AsJson = False,
 ) -> None:
     """Try a network out: all its peers as processes of this machine, and the same training in the simulator."""
-    from cesar.peer.local import LocalNetwork  # noqa: PLC0415  (only these commands need so much)
+    _need("peers", "grpc", "pydantic", "prometheus_client")
+    _need("sim", "torch", "sklearn", "safetensors")
+    from cesar.peer.local import LocalNetwork  # noqa: PLC0415
     from cesar.peer.state import FILE, StateFile  # noqa: PLC0415
 
     if dataset != "digits":

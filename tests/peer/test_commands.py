@@ -1,7 +1,9 @@
 """The commands as people start them: processes on this machine, with free ports."""
 
+import asyncio
 import json
 import os
+import shutil
 import signal
 import socket
 import ssl
@@ -14,12 +16,13 @@ from pathlib import Path
 import networkx as nx
 import numpy as np
 import pytest
-from localnet import make
+from localnet import free_ports, make
 from typer.testing import CliRunner
 
 from cesar.cli import app
 from cesar.errors import CesarError, ConfigError
 from cesar.peer import state, troubles
+from cesar.peer.check import Check
 from cesar.peer.local import LocalNetwork
 
 PATIENCE = 300
@@ -59,6 +62,11 @@ def refused(*arguments):
     result = CliRunner().invoke(app, list(map(str, arguments)))
     assert isinstance(result.exception, CesarError), result.output
     return str(result.exception)
+
+
+def done(*arguments):
+    result = CliRunner().invoke(app, list(map(str, arguments)))
+    assert result.exit_code == 0, result.output
 
 
 def events(text):
@@ -239,6 +247,27 @@ def test_arguments_of_the_digits_trainer_are_checked():
     again = Recipe(seed=5).prepare(6)
     assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(len(data.train)))
     assert all(np.array_equal(a, b) for a, b in zip(parts, again[2], strict=True))
+
+
+def test_sites_that_keep_their_keys_pass_the_check(tmp_path, monkeypatch):
+    """The key ceremony of docs/deploy.md, with a site that opens no port."""
+    monkeypatch.chdir(tmp_path)
+    base = free_ports(3)
+    for i in range(3):
+        address = [] if i == 2 else ["--address", f"127.0.0.1:{base + i}"]
+        done("peer", "request", "--network", "trial", "--id", i, "--out", f"peer-{i}", *address)
+    requests = [word for i in range(3) for word in ("--request", f"peer-{i}/request.json")]
+    done("network", "init", "--out", "net", "--name", "trial", "--topology", "complete", *requests)
+    for i in range(3):
+        shutil.copytree(f"net/signed/peer-{i}", f"peer-{i}", dirs_exist_ok=True)
+
+    async def together():
+        return await asyncio.gather(*(Check(Path(f"peer-{i}"), 30.0).run() for i in range(3)))
+
+    outcome = asyncio.run(together())
+    for findings in outcome:
+        assert all(finding.ok for finding in findings), findings
+    assert any("dials all its neighbours" in finding.text for finding in outcome[2])
 
 
 @pytest.mark.slow

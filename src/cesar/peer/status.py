@@ -25,8 +25,8 @@ _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv
 body {{ max-width: 46rem; margin: 2rem auto; padding: 0 1rem }}
 table {{ border-collapse: collapse; width: 100% }} th, td {{ text-align: left; padding: .3rem .6rem }}
 tr {{ border-bottom: 1px solid color-mix(in srgb, currentColor 20%, transparent) }}
-.up {{ color: #1a7f37 }} .down {{ color: #cf222e }} td.n {{ text-align: right; font-variant-numeric: tabular-nums }}
-</style><h1>{title}</h1><p>{summary}</p><p>{figures}</p><table><tr><th>neighbour<th>link<th>round<th>last error</tr>{rows}</table>
+.up {{ color: #1a7f37 }} .down {{ color: #cf222e }} .n {{ text-align: right !important; font-variant-numeric: tabular-nums }}
+</style><h1>{title}</h1><p>{summary}</p>{figures}<table><tr><th>neighbour<th>link<th class=n>round<th>last error</tr>{rows}</table>
 <p><a href="/metrics">metrics</a> · <a href="/status.json">status.json</a></p></html>"""
 
 
@@ -158,11 +158,12 @@ def _page(now: dict[str, Any]) -> str:
     total = sum(now["bytes"].values())
     summary = f"Round {now['round']}, {now['rounds_done']} done{shared}; {total:,} bytes sent; roster {now['roster']}."
     title = html.escape(f"{now['name']}: node {now['node']} of {now['network']}")
-    figures = html.escape(", ".join(f"{name} {value:.4g}" for name, value in now["figures"].items()))
+    shown = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in now["figures"].items())
+    figures = f"<p>{html.escape(shown)}</p>" if shown else ""
     return _PAGE.format(title=title, summary=summary, figures=figures, rows=rows)
 
 
 def _link(neighbour: dict[str, Any]) -> str:
     if not neighbour["up"]:
         return "down"
-    return "slow" if neighbour["suspected"] else "up"
+    return "slow" if neighbour["suspected"] else "checking" if neighbour["purpose"] == "check" else "up"
