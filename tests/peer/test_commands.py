@@ -24,6 +24,7 @@ from cesar.errors import CesarError, ConfigError
 from cesar.peer import state, troubles
 from cesar.peer.check import Check
 from cesar.peer.local import LocalNetwork
+from cesar.peer.peer import Peer
 
 PATIENCE = 300
 TRAINER = """
@@ -270,6 +271,29 @@ def test_sites_that_keep_their_keys_pass_the_check(tmp_path, monkeypatch):
     assert any("dials all its neighbours" in finding.text for finding in outcome[2])
 
 
+def test_a_peer_resumes_from_its_checkpoint(tmp_path):
+    import torch  # noqa: PLC0415
+
+    net, _ = make(tmp_path / "net", nx.complete_graph(3))
+    model, other = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
+    with Peer.join(net / "peer-1", resume=True, wait=0) as peer:
+        assert not peer.resumed
+        assert (peer.place, peer.peers, peer.every, peer.folder) == (1, 3, 6, net / "peer-1")
+        assert [peer.due() for _ in range(7)] == [False] * 5 + [True, False]
+        peer.show(accuracy=0.5)
+        assert peer.totals()["figures"] == {"accuracy": 0.5}
+        peer.save(model)
+        with pytest.raises(ConfigError, match="another process"):
+            Peer.join(net / "peer-1", wait=0)
+    with Peer.join(net / "peer-1", wait=0) as peer:
+        assert not peer.resumed
+    with Peer.join(net / "peer-1", resume=True, wait=0) as peer:
+        assert peer.resumed
+        assert peer.restore(other)
+        assert [peer.due() for _ in range(5)] == [False] * 4 + [True]
+    assert torch.equal(model.weight, other.weight)
+
+
 @pytest.mark.slow
 def test_ctrl_c_ends_all_peers(tmp_path):
     net, _ = make(tmp_path / "net", nx.complete_graph(3))
@@ -280,6 +304,29 @@ def test_ctrl_c_ends_all_peers(tmp_path):
     assert process.returncode == 130
     assert "all peers have ended" in log
     LocalNetwork(net)
+
+
+@pytest.mark.slow
+def test_a_killed_peer_costs_the_others_nothing_but_its_share(tmp_path):
+    net, _ = make(tmp_path / "net")
+    with started("network", "up", net, "--rounds", 120, "--json", cwd=tmp_path) as process:
+        wait_until(lambda: "round 5:" in _log(net, 2))
+        os.kill(_child(process.pid, "peer-2"), signal.SIGKILL)
+        out, log = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, log
+    outcome = json.loads(out)
+    assert outcome["killed"] == [2]
+    assert [peer["node"] for peer in outcome["peers"]] == [0, 1, 3]
+    assert all(peer["rounds"] == 120 and 0 < peer["dropouts"] < 120 for peer in outcome["peers"])
+    assert outcome["accuracy"] > 0.9
+
+
+def _child(parent: int, folder: str) -> int:
+    """The process that this one started for a peer."""
+    for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+        if folder in Path(f"/proc/{pid}/cmdline").read_text():
+            return int(pid)
+    raise AssertionError(folder)
 
 
 @pytest.mark.slow

@@ -63,6 +63,9 @@ SENDING_AT_ONCE = 32 << 20
 MOST_REFUSALS = 200
 """A neighbour that sent so many bad frames in one conversation is sent away."""
 
+LINGER_SECONDS = 30.0
+"""A peer that ends waits so long at most for neighbours that are still in its last round."""
+
 CHECK_SECONDS = (1.0, 4.0)
 """A round of a check may take so long, at least and at most: nobody trains meanwhile."""
 
@@ -264,6 +267,7 @@ class AsyncPeer:
 
     async def close(self) -> None:
         """Send what is still to be sent, close the port and forget all secrets of the round."""
+        await self._linger()
         await self.transport.close()
         if self._node is not None:
             await self._on_engine(self._node.close)
@@ -271,6 +275,20 @@ class AsyncPeer:
         if self._transcript is not None:
             self._transcript.close()
         self._unlock()
+
+    async def _linger(self) -> None:
+        """Until the neighbours have ended the round that this peer has just ended: its shares may still be on their
+        way, and would be lost with the connection.
+        """
+        deadline, last = self._now() + min(self.patience, LINGER_SECONDS), self._status.current - 1
+        while self._running is None and self.rounds_done and self._still_in(last):
+            if not await self._wait(deadline):
+                return
+
+    def _still_in(self, round_: int) -> bool:
+        """Whether somebody who is awaited at all has this round to end."""
+        known = [self.neighbours[peer] for peer in self._up() if self._takes_part(peer)]
+        return any(other.status.current == round_ and not other.suspected for other in known)
 
     @property
     def next_round(self) -> int:
