@@ -104,9 +104,9 @@ def check(
     from cesar.peer import troubles  # noqa: PLC0415
     from cesar.peer.check import Check  # noqa: PLC0415
 
-    screen = Console(stderr=True)
+    waiting = f"waiting for neighbours, {wait:.0f} seconds at most"
     try:
-        with troubles.caught(), screen.status(f"waiting for neighbours, {wait:.0f} seconds at most"):
+        with troubles.caught() as real, Console(file=real).status(waiting):
             findings = asyncio.run(Check(folder, wait).run())
     except KeyboardInterrupt:
         raise typer.Exit(130) from None

@@ -70,6 +70,8 @@ def caught() -> Iterator[io.TextIOWrapper]:
         pump.join(2)  # a child of the training code may still hold the pipe
         with contextlib.suppress(OSError):
             stream.close()
+        if not pump.is_alive():
+            os.close(real)
 
 
 def _pump(source: int, real: int) -> None:
