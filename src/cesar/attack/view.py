@@ -24,7 +24,7 @@ def sent_to(
     chosen = round_.selected[neighbours]
     if method.name == "dpsgd":
         return neighbours, chosen
-    return neighbours, chosen & (chosen.sum(axis=0) > method.masks)
+    return neighbours, chosen & (chosen.sum(axis=0) > method.masks_on(round_.graph))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
