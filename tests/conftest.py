@@ -1,4 +1,4 @@
-"""Its place makes `tests/` importable: `oracle` and `harness` are shared by the test modules."""
+"""Its place makes `tests/` importable: `oracle`, `harness`, `lan` and others are shared by the test modules."""
 
 import json
 

@@ -9,7 +9,7 @@ import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from cesar.errors import ConfigError
+from cesar.errors import ConfigError, LocalProtocolError
 
 FILE = "state.json"
 LOCK = "state.lock"
@@ -44,7 +44,11 @@ class StateFile:
 
         Raises:
             OSError: they could not be made durable; then nothing may be sent.
+            LocalProtocolError: a counter would go back.
         """
+        for name, value in fields.items():
+            if value < getattr(self.state, name):
+                raise LocalProtocolError(f"{name} cannot go back from {getattr(self.state, name)} to {value}")
         state = replace(self.state, **fields)
         fresh = self._path.with_suffix(".new")
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -62,16 +66,14 @@ class StateFile:
 
     def _read(self) -> State:
         try:
-            fields = json.loads(self._path.read_text(encoding="utf-8"))
-            state = State(**{name: operator.index(value) for name, value in fields.items()})
+            return _parse(self._path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return State()
-        except (ValueError, TypeError, AttributeError):
+        except (ValueError, TypeError, AttributeError, RecursionError):
             raise ConfigError(
                 f"{self._path} is damaged; remove it to start over (masks are fresh either way), and make sure "
                 "that the roster beside it is the newest"
             ) from None
-        return state
 
 
 def lock(folder: Path) -> int:
@@ -89,3 +91,11 @@ def lock(folder: Path) -> int:
         os.close(held)
         raise ConfigError(f"another process runs the peer of {folder} at this moment; end it first") from None
     return held
+
+
+def _parse(text: str) -> State:
+    """Exactly what `change` writes: a file that lacks a counter must not set it back to zero."""
+    state = State(**{name: operator.index(value) for name, value in json.loads(text).items()})
+    if json.dumps(asdict(state)) != text or not all(0 <= value < 1 << 32 for value in asdict(state).values()):
+        raise ValueError(text)
+    return state

@@ -1,0 +1,148 @@
+"""A workbench for real peers on one machine: networks in a folder, honest peers in one process, and free ports.
+
+All peers of a process share the event loop of `cesar.peer.peer`; tests hand it their coroutines with `on_loop`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import re
+import socket
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Self
+
+import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+
+from cesar.peer.network import Network, Plan
+from cesar.peer.runtime import AsyncPeer, Report
+
+SECAGG = 'name = "secagg"'
+QUICK = "floor = 0.5\nceiling = 30.0"
+
+
+def free_ports(count: int) -> int:
+    """The first of so many ports in a row that nobody uses, below those that the system hands out."""
+    for _ in range(200):
+        first = random.randrange(15000, 31000)
+        with contextlib.ExitStack() as held, contextlib.suppress(OSError):
+            for port in range(first, first + count):
+                held.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return first
+    raise AssertionError("no free ports")
+
+
+def make_network(
+    folder: Path,
+    graph: nx.Graph,
+    method: str = SECAGG,
+    *,
+    rounds: str = QUICK,
+    transcript: bool = False,
+    addresses: Mapping[int, str] | None = None,
+) -> Network:
+    """A network whose peers listen here, or at the addresses given; without status pages."""
+    plan = Plan(
+        name="lan",
+        graph=graph,
+        settings=f"[method]\n{method}\n\n[rounds]\n{rounds}\n",
+        requests={},
+        host="127.0.0.1",
+        port=free_ports(len(graph)),
+        days=30,
+    )
+    if addresses is not None:
+        plan = _Placed(**{name: getattr(plan, name) for name in Plan.__slots__}, addresses=addresses)
+    Network.create(folder, plan, datetime.now(UTC))
+    for node in graph:
+        edit(folder / f"peer-{node}", r"status = .*\n", 'transcript = "frames"\n' if transcript else "")
+    return Network.open(folder)
+
+
+class _Placed(Plan):
+    """A plan in which every peer has an address of its own."""
+
+    def __init__(self, *, addresses: Mapping[int, str], **fields: object) -> None:
+        super().__init__(**fields)
+        object.__setattr__(self, "addresses", addresses)
+
+    def address(self, node: int) -> str | None:
+        return self.addresses[node]
+
+
+def edit(peer: Path, pattern: str, replacement: str) -> None:
+    """Change what a peer.toml says."""
+    file = peer / "peer.toml"
+    text, count = re.subn(pattern, replacement, file.read_text())
+    assert count == 1, (pattern, count)
+    file.write_text(text)
+
+
+@contextlib.asynccontextmanager
+async def running(network: Network, nodes: list[int]) -> AsyncIterator[list[AsyncPeer]]:
+    """Peers that have found one another."""
+    peers = [AsyncPeer.load(network.folder / f"peer-{node}") for node in nodes]
+    try:
+        for peer in peers:
+            await peer.start()
+        await asyncio.gather(*(met(peer, set(nodes)) for peer in peers))
+        yield peers
+    finally:
+        await asyncio.gather(*(peer.close() for peer in peers))
+
+
+async def met(peer: AsyncPeer, others: set[int], seconds: float = 30) -> None:
+    """Wait until a peer is connected to those of these that are its neighbours."""
+    await until(lambda: all(link.up for i, link in peer.transport.links.items() if i in others), seconds)
+
+
+async def until(condition, seconds: float = 30) -> None:
+    """Wait for something that must come true."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110  (conditions of all kinds)
+            await asyncio.sleep(0.02)
+
+
+async def one_round(peers: list[AsyncPeer], models: NDArray[np.float32]) -> list[Report]:
+    """Average the rows in place."""
+    return await asyncio.gather(*(peer.average_vector(row) for peer, row in zip(peers, models, strict=True)))
+
+
+class Lines(logging.Handler):
+    """What the peers log while this is open."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+    def said(self, *words: str) -> bool:
+        """Whether one line has all these words."""
+        return any(all(word in line for word in words) for line in tuple(self.lines))
+
+    async def says(self, *words: str, seconds: float = 30) -> None:
+        try:
+            await until(partial(self.said, *words), seconds)
+        except TimeoutError:
+            raise AssertionError(f"nobody logged {words}; there is:\n" + "\n".join(self.lines)) from None
+
+    def __enter__(self) -> Self:
+        log = logging.getLogger("cesar.peer")
+        self.before = log.level
+        log.setLevel(logging.INFO)
+        log.addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        log = logging.getLogger("cesar.peer")
+        log.removeHandler(self)
+        log.setLevel(self.before)

@@ -1,0 +1,97 @@
+"""The simulator is not an estimate: real peers over mutual TLS give the same models and send the same bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import networkx as nx
+import numpy as np
+import pytest
+
+import cesar
+from cesar.crypto.keys import SESSION_BYTES
+from cesar.peer.config import PeerConfig
+from cesar.peer.identity import Identity
+from cesar.peer.peer import on_loop
+from cesar.peer.runtime import AsyncPeer
+from cesar.seeds import SeedTree
+from cesar.wire import CATEGORIES
+from lan import make_network, one_round
+
+SIZE, ROUNDS = 1501, 2
+SPARSE = 'name = "cesar"\nsparsifier = "{}"\nalpha = 0.45\nmasks = {}\nring_bits = {}'
+METHODS = [
+    *(SPARSE.format(name, s, bits) for name, s, bits in (("random", 1, 32), ("random", 2, 16))),
+    *(SPARSE.format(name, s, bits) for name, s, bits in (("topk", 1, 16), ("topk", 2, 32))),
+    *(SPARSE.format(name, s, bits) for name, s, bits in (("coordinated", 1, 32), ("coordinated", 2, 16))),
+    'name = "secagg"\nring_bits = 16',
+    'name = "secagg"\nring_bits = 32',
+]
+
+
+def step(models, round_):
+    """What stands for local training between two rounds."""
+    change = np.random.default_rng(round_).normal(scale=0.1, size=models.shape)
+    return (models + change).astype(np.float32)
+
+
+async def through_peers(network, seed, first):
+    """Models and bytes after every round, with the randomness that the simulator uses."""
+    tree = SeedTree(seed)
+    session = tree.bytes(SESSION_BYTES, "session")
+    peers = []
+    for i in range(len(first)):
+        folder = network.folder / f"peer-{i}"
+        peers.append(
+            AsyncPeer(
+                PeerConfig.load(folder),
+                Identity.load(folder),
+                network.roster,
+                entropy=lambda attempt, i=i: tree.entropy("round", attempt, i),
+                session=session,
+            )
+        )
+    models, seen = first.copy(), []
+    try:
+        for peer in peers:
+            await peer.start()
+        await asyncio.gather(*(peer.wait_for_neighbours(30) for peer in peers))
+        for t in range(ROUNDS):
+            for peer, row in zip(peers, models, strict=True):
+                peer.reference = row.copy()
+            models = step(models, t)
+            reports = await one_round(peers, models)
+            assert [report.round for report in reports] == [t] * len(peers)
+            seen.append((models.copy(), {c: [report.bytes[c] for report in reports] for c in CATEGORIES}))
+    finally:
+        await asyncio.gather(*(peer.close() for peer in peers))
+    return seen
+
+
+@pytest.mark.parametrize(
+    "method",
+    METHODS,
+    ids=lambda text: re.sub(r"(name|sparsifier|alpha|masks|ring_bits) = ", "", text).replace("\n", "-"),
+)
+def test_peers_give_what_the_simulator_gives(method, tmp_path):
+    graph = nx.circulant_graph(7, [1, 2])  # neighbours, pairs with one relay, pairs with a choice of relays
+    graph.remove_edges_from([(0, 2)])  # and degrees that differ
+    network = make_network(tmp_path / "net", graph, method)
+    first = np.random.default_rng(5).normal(size=(7, SIZE)).astype(np.float32)
+    seen = on_loop(through_peers(network, 11, first))
+
+    built = PeerConfig.load(network.folder / "peer-0").method(network.roster)
+    ensemble = cesar.Ensemble(graph, built, SIZE, seed=11)
+    models = first
+    for t, (vectors, sent) in enumerate(seen):
+        trained = step(models, t)
+        result = ensemble.round(trained, reference=models)
+        if t == 0:
+            one = cesar.aggregate(trained, graph, built, seed=11, reference=models)
+            assert np.array_equal(one.vectors, result.vectors)
+        assert np.array_equal(vectors, result.vectors)
+        assert {c: result.bytes[c].tolist() for c in CATEGORIES} == sent
+        assert not np.array_equal(vectors, trained)
+        models = result.vectors
+    ensemble.close()

@@ -1,0 +1,142 @@
+"""state.json is whole or not changed at all, whatever happens during a write, and its counters never go back."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from cesar.errors import ConfigError, LocalProtocolError
+from cesar.peer.state import State, StateFile
+
+WRITER = textwrap.dedent(
+    """
+    import sys
+    from pathlib import Path
+    from cesar.peer.state import StateFile
+
+    file = StateFile(Path(sys.argv[1]))
+    for _ in range(100_000):
+        attempts = file.state.attempts + 1
+        file.change(attempts=attempts, next_round=2 * attempts)
+        print(attempts, flush=True)
+    """
+)
+
+
+def test_a_kill_at_any_moment_loses_nothing_that_was_reported(tmp_path):
+    path, draw, last = tmp_path / "state.json", random.Random(3), 0
+    for _ in range(3):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True
+        )
+        try:
+            for _ in range(draw.randrange(1, 60)):
+                last = int(writer.stdout.readline())
+        finally:
+            writer.send_signal(signal.SIGKILL)
+            rest = writer.communicate(timeout=30)[0].split("\n")[:-1]
+        last = int(rest[-1]) if rest else last
+        state = StateFile(path).state
+        assert last <= state.attempts <= last + 1
+        assert state.next_round == 2 * state.attempts
+
+
+@pytest.mark.parametrize("step", ["open", "dump", "fsync", "replace", "fsync folder"])
+def test_a_write_that_fails_half_way_changes_nothing(step, tmp_path, monkeypatch):
+    path = tmp_path / "state.json"
+    file = StateFile(path)
+    file.change(attempts=4, next_round=7)
+    fail_at(monkeypatch, step)
+    with pytest.raises(OSError, match="no space"):
+        file.change(attempts=5, next_round=8)
+    monkeypatch.undo()
+    assert file.state == State(attempts=4, next_round=7)
+    written = State(attempts=5, next_round=8)
+    assert StateFile(path).state == (written if step == "fsync folder" else file.state)
+    file.change(attempts=5, next_round=8)
+    assert StateFile(path).state == file.state == written
+
+
+def fail_at(monkeypatch, step):
+    """The disk is full from some step on."""
+
+    def full(*_, **__):
+        raise OSError(28, "no space")
+
+    def second_time(function):
+        calls = []
+
+        def maybe(*args, **kwargs):
+            calls.append(1)
+            return function(*args, **kwargs) if len(calls) == 1 else full()
+
+        return maybe
+
+    match step:
+        case "open":
+            monkeypatch.setattr(os, "open", full)
+        case "dump":
+            monkeypatch.setattr(json, "dump", lambda _, file: (file.write('{"attem'), full()))
+        case "fsync":
+            monkeypatch.setattr(os, "fsync", full)
+        case "replace":
+            monkeypatch.setattr(os, "replace", full)
+            monkeypatch.setattr("pathlib.Path.replace", full)
+        case _:
+            monkeypatch.setattr(os, "fsync", second_time(os.fsync))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "7",
+        "null",
+        "\0" * 60,
+        "{}",
+        '{"attempts": 3}',
+        '{"attempts": 3, "next_round": 4}',
+        '{"attempts": 3.5, "next_round": 4, "roster": 1}',
+        '{"attempts": -1, "next_round": 4, "roster": 1}',
+        '{"attempts": "3", "next_round": 4, "roster": 1}',
+        '{"attempts": 3, "next_round": 4, "roster": 1, "more": 0}',
+        '{"attempts": 3, "next_round": 4294967296, "roster": 1}',
+    ],
+)
+def test_a_damaged_file_is_not_taken_for_a_new_one(text, tmp_path):
+    (tmp_path / "state.json").write_text(text)
+    with pytest.raises(ConfigError, match="is damaged; remove it"):
+        StateFile(tmp_path / "state.json")
+
+
+def test_every_cut_of_the_file_is_damage(tmp_path):
+    path = tmp_path / "state.json"
+    StateFile(path).change(attempts=41, next_round=52, roster=3)
+    whole = path.read_bytes()
+    for cut in range(len(whole)):
+        path.write_bytes(whole[:cut])
+        with pytest.raises(ConfigError):
+            StateFile(path)
+
+
+@pytest.mark.parametrize("field", ["attempts", "next_round", "roster"])
+def test_a_counter_never_goes_back(field, tmp_path):
+    file = StateFile(tmp_path / "state.json")
+    file.change(attempts=5, next_round=5, roster=5)
+    with pytest.raises(LocalProtocolError, match=field):
+        file.change(**{field: 4})
+    assert StateFile(tmp_path / "state.json").state == file.state == State(attempts=5, next_round=5, roster=5)
+
+
+def test_only_its_owner_reads_it(tmp_path):
+    StateFile(tmp_path / "state.json").change(attempts=1)
+    assert (tmp_path / "state.json").stat().st_mode & 0o777 == 0o600
