@@ -8,9 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import random
 import re
+import shutil
 import socket
+import subprocess
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
@@ -113,6 +116,70 @@ async def until(condition, seconds: float = 30) -> None:
 async def one_round(peers: list[AsyncPeer], models: NDArray[np.float32]) -> list[Report]:
     """Average the rows in place."""
     return await asyncio.gather(*(peer.average_vector(row) for peer, row in zip(peers, models, strict=True)))
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
+
+
+class Switchboard:
+    """A network namespace for each node, on two switches that a cable joins; the cable can be cut."""
+
+    def __init__(self, left: list[int], right: list[int]) -> None:
+        self._mark = f"cesar{os.getpid()}"
+        self._sides = {"left": left, "right": right}
+        self.hub = f"{self._mark}-hub"
+        self.names = {node: f"{self._mark}-{node}" for node in (*left, *right)}
+        self.addresses = {node: f"10.77.{node // 200}.{node % 200 + 1}:7400" for node in self.names}
+
+    def __enter__(self) -> Self:
+        try:
+            self._build()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _build(self) -> None:
+        ip("netns", "add", self.hub)
+        ip("-n", self.hub, "link", "add", "cut0", "type", "veth", "peer", "name", "cut1")
+        for side, cable in zip(self._sides, ("cut0", "cut1"), strict=True):
+            ip("-n", self.hub, "link", "add", side, "type", "bridge")
+            ip("-n", self.hub, "link", "set", side, "up")
+            self._plug(side, cable)
+            for node in self._sides[side]:
+                name, port = self.names[node], f"port{node}"
+                ip("netns", "add", name)
+                ip("-n", self.hub, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", name)
+                self._plug(side, port)
+                ip("-n", name, "addr", "add", self.addresses[node].partition(":")[0] + "/16", "dev", "eth0")
+                ip("-n", name, "link", "set", "eth0", "up")
+                ip("-n", name, "link", "set", "lo", "up")
+
+    def _plug(self, side: str, port: str) -> None:
+        ip("-n", self.hub, "link", "set", port, "master", side)
+        ip("-n", self.hub, "link", "set", port, "up")
+
+    def cut(self) -> None:
+        ip("-n", self.hub, "link", "set", "cut0", "down")
+
+    def heal(self) -> None:
+        ip("-n", self.hub, "link", "set", "cut0", "up")
+
+    def __exit__(self, *_: object) -> None:
+        for name in (*self.names.values(), self.hub):
+            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+
+
+def no_namespaces() -> str:
+    """Why network namespaces cannot be made here; empty if they can."""
+    if os.name != "posix" or os.geteuid() != 0 or shutil.which("ip") is None:
+        return "network namespaces need root and the command ip"
+    try:
+        with Switchboard([0], [1]):
+            return ""
+    except subprocess.CalledProcessError as error:
+        return f"network namespaces cannot be made here: {error.stderr.strip()}"
 
 
 class Lines(logging.Handler):

@@ -29,7 +29,19 @@ class Transcript:
     """Appends to a file that only its owner can read."""
 
     def __init__(self, path: Path) -> None:
-        self._file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
+        self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "r+b")
+        self._file.truncate(self._whole())
+        self._file.seek(0, os.SEEK_END)
+
+    def _whole(self) -> int:
+        """Where the last whole entry ends: a crash may have cut one short, and what follows must be readable."""
+        size, end = os.fstat(self._file.fileno()).st_size, 0
+        while len(head := self._file.read(_ENTRY.size)) == _ENTRY.size:
+            after = self._file.seek(_ENTRY.unpack(head)[2], os.SEEK_CUR)
+            if after > size:
+                break
+            end = after
+        return end
 
     def sent(self, peer: NodeId, payload: Buffer) -> None:
         self._write(True, peer, payload)
