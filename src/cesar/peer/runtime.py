@@ -403,7 +403,7 @@ class AsyncPeer:
                 return  # whoever does not read must not keep the others waiting
 
     def _gone(self, round_: RoundNo) -> frozenset[NodeId]:
-        """Neighbours that will surely send nothing more in this round, or are not worth waiting for."""
+        """Neighbours that will surely send nothing of use in this round, or are not worth waiting for."""
         up = self._up()
         return frozenset(
             peer
@@ -411,6 +411,7 @@ class AsyncPeer:
             if peer not in up
             or known.suspected
             or not self._takes_part(peer)
+            or known.roster != self.roster.version
             or known.status.current > round_
         )
 
@@ -525,7 +526,7 @@ class AsyncPeer:
             raise Refusal("it belongs to another network")
         known = self.neighbours[peer]
         known.status, known.size, known.purpose = words["status"], words["size"], words["purpose"]
-        known.roster, known.suspected, known.refusals = words["roster"], False, 0
+        known.roster = words["roster"]
         known.clock, known.release = words["time"] - time.time(), words["cesar"]
         known.satisfied, known.last_error = words["satisfied"], ""
         if unlike := differences(self.config.settings(), words["settings"]):
@@ -551,12 +552,13 @@ class AsyncPeer:
         if late is not None:
             log.info("a frame of round %d from node %d was ignored: that round is over", late, peer)
             return
-        self.neighbours[peer].suspected = False
         self._heard = self._now()
         try:
             await self._on_engine(partial(node.receive, peer, payload))
         except RemoteProtocolError as error:
             self._refused(error)
+        else:
+            self.neighbours[peer].suspected = False
         self._changed.set()
 
     def _lateness(self, payload: Buffer) -> int | None:
@@ -590,6 +592,7 @@ class AsyncPeer:
         """A link has come up, or gone."""
         log.info("node %d is %s", peer, "connected" if up else "gone", extra={"peer_id": peer})
         if up:
+            self.neighbours[peer].refusals, self.neighbours[peer].suspected = 0, False
             link = self.transport.links[peer]
             link.send(Message.STATUS, self._status.to_bytes())
             if self.neighbours[peer].roster < self.roster.version:

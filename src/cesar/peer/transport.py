@@ -45,9 +45,12 @@ SERVICE = "/cesar.Link/Talk"
 CHUNK = 1 << 20
 HELLO_SECONDS = 10.0
 HELLO_LIMIT = 64 << 10
+MOST_CONNECTIONS = 512
+"""Beyond the neighbours': strangers who only connect must not use up the descriptors that a round's files need."""
+
 BACKOFF = (0.2, 5.0)
 LARGE = 8 << 20
-STALLED_SECONDS = 2.0
+STALLED_SECONDS, PLACE_SECONDS = 2.0, 20.0
 _LENGTH = struct.Struct("<Q")
 OPTIONS = (
     ("grpc.max_receive_message_length", CHUNK + 64),
@@ -127,7 +130,7 @@ class _Parcel:
 
 
 class Room:
-    """Lets one large frame come in at a time; whoever stops in the middle does not keep the others out."""
+    """Lets one large frame come in at a time; whoever stops in the middle, or dawdles, does not keep the others out."""
 
     def __init__(self) -> None:
         self._inside = 0
@@ -142,7 +145,8 @@ class Room:
         """Wait for a place for so many bytes; whether one was taken, to be given back with `leave`."""
         if length < LARGE:
             return False
-        while self._inside:
+        end = asyncio.get_running_loop().time() + PLACE_SECONDS
+        while self._inside and asyncio.get_running_loop().time() < end:
             pulse = self._pulse
             self._left.clear()
             with contextlib.suppress(TimeoutError):
@@ -176,6 +180,7 @@ class Link:
         self._wake = asyncio.Event()
         self._conversation: asyncio.Task[None] | None = None
         self._refused = ""
+        self._silent: asyncio.Task[None] | None = None
 
     def send(self, kind: Message, payload: Buffer, round_: RoundNo | None = None) -> None:
         """Queue something; it is dropped if the link is down."""
@@ -189,6 +194,17 @@ class Link:
         kept = deque(parcel for parcel in self._queue if parcel.round_ is None or parcel.round_ >= round_)
         self.outstanding -= sum(len(p.payload) for p in self._queue) - sum(len(p.payload) for p in kept)
         self._queue = kept
+
+    async def first_message(self, stream: _Stream) -> Any:
+        """What a neighbour that has dialled says first. A newer stream replaces one that is still silent."""
+        if self._silent is not None:
+            self._silent.cancel()
+        task = self._silent = asyncio.current_task()
+        try:
+            return await asyncio.wait_for(stream.read(), HELLO_SECONDS)
+        finally:
+            if self._silent is task:
+                self._silent = None
 
     async def talk(self, stream: _Stream, hub: Hub, greet: Callable[[], Awaitable[None]]) -> bool:
         """Greet, then send and listen until the stream ends. A newer conversation replaces an older one.
@@ -249,12 +265,14 @@ class Link:
                         raise Refusal(f"a {kind.name} begins without its length")
                     length, first = _LENGTH.unpack_from(body)[0], memoryview(body)[_LENGTH.size :]
                     most = ROSTER_LIMIT if kind is Message.ROSTER else await hub.largest_frame()
-                    if not len(first) <= length <= most:
+                    if not length <= most:
                         raise Refusal(f"a {kind.name} of {length} bytes; none here has over {most}")
+                    if len(first) != min(length, CHUNK):
+                        raise Refusal(f"a {kind.name} that does not come in whole chunks")
                     inside = await self._room.enter(length)
                     begun, buffer, filled = kind, _memory(length), len(first)
                     buffer[:filled] = first
-                elif kind is Message.MORE and begun is not None and 0 < len(body) <= len(buffer) - filled:
+                elif kind is Message.MORE and begun and len(body) == min(CHUNK, len(buffer) - filled):
                     buffer[filled : filled + len(body)] = body
                     filled += len(body)
                     self._room.beat()
@@ -323,7 +341,12 @@ class Transport:
         if self._listen_at is not None:
             pairs = [(self._identity.tls_key, self._identity.certificate)]
             credentials = grpc.ssl_server_credentials(pairs, self._identity.ca, require_client_auth=True)
-            options = [*OPTIONS, ("grpc.so_reuseport", 0)]
+            options = [
+                *OPTIONS,
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_allowed_incoming_connections", 2 * len(self.links) + MOST_CONNECTIONS),
+                ("grpc.max_connection_idle_ms", int(2000 * HELLO_SECONDS)),
+            ]
             server = grpc.aio.server(options=options, maximum_concurrent_rpcs=2 * len(self.links) + 64)
             server.add_generic_rpc_handlers((Handler(self._answer),))
             try:
@@ -434,8 +457,17 @@ class Transport:
 
     async def _answer(self, _: AsyncIterator[bytes], context: Any) -> None:
         try:
-            first = await asyncio.wait_for(context.read(), HELLO_SECONDS)
+            await self._converse(context)
+        except asyncio.CancelledError:
+            # A newer conversation or roster has replaced this one; the library would leave the stream open.
+            with contextlib.suppress(Exception):
+                await context.abort(grpc.StatusCode.ABORTED, "this conversation is over")
+            raise
+
+    async def _converse(self, context: Any) -> None:
+        try:
             peer = self._who_is_there(context)
+            first = await self.links[peer].first_message(context)
         except TimeoutError:
             log.warning("%s said nothing for %.0f seconds and was sent away", context.peer(), HELLO_SECONDS)
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "say hello first")
