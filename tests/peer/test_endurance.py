@@ -1,0 +1,401 @@
+"""Sixteen processes train on the digits while peers are killed, stopped and cut off.
+
+No round outlasts its deadline, nobody's training ends early, everybody comes back, and every average is what the
+frames that its receiver took in imply: `replay` works it out again from the transcripts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import time
+from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+import cesar
+import replay
+import worker
+from cesar.peer.network import Network
+from lan import Switchboard, make_network, no_namespaces
+
+PEERS, ALPHA, MASKS = 16, 0.6, 1
+METHOD = f'name = "cesar"\nsparsifier = "random"\nalpha = {ALPHA}\nmasks = {MASKS}'
+MARGIN = 4.0
+"""Seconds that a busy machine may add to a deadline."""
+
+
+def digits() -> tuple[np.ndarray, np.ndarray]:
+    data = load_digits()
+    order = np.random.default_rng(0).permutation(len(data.target))
+    return (data.data[order] / 16).astype(np.float32), data.target[order].astype(np.int64)
+
+
+def parts(images, labels, count):
+    """What each node trains on, and behind these what all are tested on."""
+    return [(images[i:1440:count], labels[i:1440:count]) for i in range(count)], (
+        images[1440:],
+        labels[1440:],
+    )
+
+
+@dataclass
+class Fleet:
+    """Peers as processes, and what was done to them."""
+
+    network: Network
+    pause: float = 0.1
+    last: int = 0
+    namespaces: dict[int, str] = field(default_factory=dict)
+    processes: dict[int, BaseProcess] = field(default_factory=dict)
+    stopped: list[tuple[int, float, float]] = field(default_factory=list)
+    kills: int = 0
+
+    def __post_init__(self):
+        self.context = multiprocessing.get_context("forkserver")
+        self.context.set_forkserver_preload(["worker"])
+        os.environ |= {"CESAR_WORKER_WARM": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        images, labels = digits()
+        for i, (some, theirs) in enumerate(parts(images, labels, len(self.nodes))[0]):
+            np.savez(self.folder(i) / "data.npz", images=some, labels=theirs)
+
+    @property
+    def nodes(self) -> list[int]:
+        return sorted(self.network.roster.members)
+
+    def folder(self, node: int) -> Path:
+        return self.network.folder / f"peer-{node}"
+
+    def start(self, node: int) -> None:
+        folder = self.folder(node)
+        job = (
+            folder,
+            folder / "data.npz",
+            self.network.folder / "last",
+            self.namespaces.get(node),
+            self.pause,
+        )
+        self.processes[node] = self.context.Process(target=worker.train, args=job, daemon=True)
+        self.processes[node].start()
+
+    def kill(self, node: int) -> None:
+        self.processes[node].kill()
+        self.processes[node].join()
+        self.kills += 1
+
+    def freeze(self, node: int, seconds: float) -> None:
+        """SIGSTOP for so long, if it is still there."""
+        if not self.processes[node].is_alive():
+            return
+        begin = time.monotonic()
+        os.kill(self.processes[node].pid, signal.SIGSTOP)
+        try:
+            time.sleep(seconds)
+        finally:
+            os.kill(self.processes[node].pid, signal.SIGCONT)
+            self.stopped.append((node, begin, time.monotonic()))
+
+    def round(self) -> int:
+        """How far the foremost are."""
+        return max(
+            json.loads(line)["report"]["round"] if line else -1 for line in map(self._last_line, self.nodes)
+        )
+
+    def _last_line(self, node: int) -> bytes:
+        path = self.folder(node) / worker.NOTES
+        if not path.exists():
+            return b""
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 4096))
+            return (file.read().splitlines() or [b""])[-1]
+
+    def taken(self) -> int:
+        """How many rounds a peer has taken part in; the median, for numbers can be skipped."""
+        return int(np.median([len(self.notes(i)) for i in self.nodes]))
+
+    def notes(self, node: int) -> list[dict]:
+        return worker.read_notes(self.folder(node))
+
+    def until(self, round_: int, seconds: float) -> None:
+        """Wait for a round to be over somewhere."""
+        end = time.monotonic() + seconds
+        while self.round() < round_:
+            assert time.monotonic() < end, f"round {round_} was not reached: {self.tails()}"
+            time.sleep(0.1)
+
+    def finish(self, seconds: float) -> None:
+        """Everybody's training goes on for a few rounds, and ends by itself after the last one."""
+        self.last = self.round() + 6
+        draft = self.network.folder / "draft"
+        draft.write_text(str(self.last))
+        draft.rename(self.network.folder / "last")
+        end = time.monotonic() + seconds
+        for node, process in self.processes.items():
+            process.join(max(0.0, end - time.monotonic()))
+            assert process.exitcode == 0, f"peer {node}: {process.exitcode}\n{self.tails([node])}"
+            assert self.notes(node)[-1]["report"]["round"] >= self.last
+
+    def tails(self, nodes=None) -> str:
+        return "\n".join(
+            f"-- {i}\n" + "\n".join((self.folder(i) / "log").read_text().splitlines()[-12:])
+            for i in nodes or self.nodes
+            if (self.folder(i) / "log").exists()
+        )
+
+    def __enter__(self):
+        for node in self.nodes:
+            self.start(node)
+        return self
+
+    def __exit__(self, *_):
+        for process in self.processes.values():
+            if process.is_alive():
+                process.kill()
+            process.join()
+
+    # ── what must hold afterwards ───────────────────────────────────────────────────────────────────────
+
+    def longest(self) -> float:
+        """Seconds of the longest round; none outlasts its deadline, but for the time that its peer was stopped."""
+        longest = 0.0
+        for node in self.nodes:
+            for note in self.notes(node):
+                frozen = sum(
+                    max(0.0, min(end, note["end"]) - max(begin, note["begin"]))
+                    for i, begin, end in self.stopped
+                    if i == node
+                )
+                seconds = note["end"] - note["begin"] - frozen
+                assert seconds <= note["patience"] + MARGIN, (node, note)
+                longest = max(longest, seconds)
+        return longest
+
+    def check_averages(self) -> tuple[int, int]:
+        """Every average against the frames, and against the models of those who are in it; how many, and how many
+        parameters were lost.
+        """
+        models = {i: {} for i in self.nodes}
+        for i in self.nodes:
+            for note in self.notes(i):
+                models[i][note["report"]["round"]] = np.load(self.folder(i) / worker.DUMPS / note["file"])
+        checked = lost = 0
+        for r in self.nodes:
+            view, frames = sorted(self.network.roster.graph[r]), replay.rounds_of(self.folder(r) / "frames")
+            for note in self.notes(r):
+                report, t = note["report"], note["report"]["round"]
+                before, after = models[r][t]
+                this = frames.get(t, replay.Round())
+                assert all(this.shares[i][0] <= note["frames"] for i in report["contributors"])
+                told = replay.implied(this, before, view, report["contributors"], alpha=ALPHA, s=MASKS)
+                assert np.array_equal(told.vector, after), (r, t)
+                assert told.spoiled.sum() == report["lost"]
+                checked, lost = checked + 1, lost + report["lost"]
+                if all(t in models[i] for i in report["contributors"]):
+                    check_mean(told, before, after, {i: models[i][t][0] for i in report["contributors"]})
+        return checked, lost
+
+    def check_return(self, node: int, after: int) -> None:
+        """Others have had it in their averages again in a later round."""
+        assert any(
+            note["report"]["round"] > after and node in note["report"]["contributors"]
+            for i in self.network.roster.graph[node]
+            for note in self.notes(i)
+        ), f"peer {node} never came back after round {after}"
+
+    def check_seeds(self) -> None:
+        """No seed of a mask was ever used twice."""
+        seeds = [
+            (i, t, this.sent[replay.ANNOUNCE, j][:16])
+            for i in self.nodes
+            for t, this in replay.rounds_of(self.folder(i) / "frames").items()
+            for j in [next((to for kind, to in this.sent if kind == replay.ANNOUNCE), None)]
+            if j is not None
+        ]
+        assert len({seed for _, _, seed in seeds}) == len(seeds)
+
+    def accuracies(self) -> np.ndarray:
+        images, labels = parts(*digits(), len(self.nodes))[1]
+        return np.array(
+            [
+                worker.accuracy(
+                    np.load(self.folder(i) / worker.DUMPS / self.notes(i)[-1]["file"])[1], images, labels
+                )
+                for i in self.nodes
+            ]
+        )
+
+
+def check_mean(told, before, after, theirs) -> None:
+    """The average is that of the true models, to half a step of the grid for each."""
+    total, count = before.astype(np.float64), np.ones(len(before))
+    for i, used in told.used.items():
+        total += np.where(used, theirs[i], 0)
+        count += used
+    error = np.abs(after - total / count)
+    assert (error <= told.step * len(told.used) / 2 + np.abs(after) * 2.0**-23).all()
+
+
+def simulated(graph: nx.Graph, rounds: int) -> np.ndarray:
+    """Accuracies after as many rounds of the same training in the simulator."""
+    own, (images, labels) = parts(*digits(), len(graph))
+    method = cesar.Cesar(sparsifier=cesar.RandomSubsampling(ALPHA), masking_requirement=MASKS)
+    ensemble = cesar.Ensemble(graph, method, worker.SIZE, seed=3)
+    models = np.zeros((len(graph), worker.SIZE), np.float32)
+    for _ in range(rounds):
+        models = np.stack([worker.local_step(models[i], *own[i]) for i in range(len(graph))])
+        models = ensemble.round(models).vectors
+    ensemble.close()
+    return np.array([worker.accuracy(model, images, labels) for model in models])
+
+
+def graph_of(count: int, degree: int = 4) -> nx.Graph:
+    return nx.random_regular_graph(degree, count, seed=5)
+
+
+def test_kill_and_stop(tmp_path, record_property):
+    """A few dozen rounds: one peer is killed and restarted, another stopped for longer than the deadline."""
+    graph = graph_of(PEERS)
+    network = make_network(
+        tmp_path / "net", graph, METHOD, rounds="floor = 1.0\nceiling = 30.0", transcript=True
+    )
+    with Fleet(network) as fleet:
+        fleet.until(4, 60)
+        fleet.kill(3)
+        killed = fleet.round()
+        fleet.until(killed + 3, 30)
+        fleet.start(3)
+        fleet.until(fleet.round() + 3, 30)
+        stopped = fleet.round()
+        fleet.freeze(7, 2.5)
+        fleet.finish(90)
+    longest = fleet.longest()
+    checked, lost = fleet.check_averages()
+    assert checked >= 15 * 12
+    fleet.check_return(3, killed)
+    fleet.check_return(7, stopped)
+    fleet.check_seeds()
+    ours, theirs = fleet.accuracies().mean(), simulated(graph, fleet.taken()).mean()
+    print(f"longest {longest:.2f} s, {checked} averages, {lost} lost, {ours:.4f} against {theirs:.4f}")
+    assert abs(ours - theirs) <= 0.01
+
+
+def halves(count: int) -> tuple[list[int], list[int]]:
+    return list(range(count // 2)), list(range(count // 2, count))
+
+
+def across(fleet: Fleet, left: list[int], since: int, until: int) -> int:
+    """How often a node averaged with one on the other side in these rounds."""
+    return sum(
+        (i in left) != (j in left)
+        for i in fleet.nodes
+        for note in fleet.notes(i)
+        if since <= note["report"]["round"] < until
+        for j in note["report"]["contributors"]
+    )
+
+
+def test_partition(tmp_path):
+    """Both sides of a cut go on by themselves, and together again when it is healed."""
+    if why := no_namespaces():
+        pytest.skip(why)
+    left, right = halves(8)
+    with Switchboard(left, right) as board:
+        network = make_network(
+            tmp_path / "net",
+            graph_of(8),
+            METHOD,
+            rounds="floor = 1.0\nceiling = 30.0",
+            transcript=True,
+            addresses=board.addresses,
+        )
+        with Fleet(network, namespaces=board.names) as fleet:
+            fleet.until(4, 60)
+            board.cut()
+            cut = fleet.round()
+            fleet.until(cut + 8, 60)
+            board.heal()
+            healed = fleet.round()
+            end = time.monotonic() + 60
+            while not across(fleet, left, healed + 1, 10**6):
+                assert time.monotonic() < end, fleet.tails()
+                time.sleep(0.2)
+    assert across(fleet, left, 0, cut)
+    assert not across(fleet, left, cut + 3, healed)
+    for side in (left, right):
+        assert any(cut + 3 < note["report"]["round"] for i in side for note in fleet.notes(i))
+    fleet.longest()
+    fleet.check_averages()
+    fleet.check_seeds()
+
+
+@pytest.mark.slow
+def test_soak(tmp_path):
+    """500 rounds of everything: kill -9 every few rounds, stops, cuts; the machine's namespaces if it allows them."""
+    rounds, draw, graph = 500, random.Random(8), graph_of(PEERS)
+    left, right = halves(PEERS)
+    why = no_namespaces()
+    with contextlib.ExitStack() as stack:
+        board = None if why else stack.enter_context(Switchboard(left, right))
+        network = make_network(
+            tmp_path / "net",
+            graph,
+            METHOD,
+            rounds="floor = 1.0\nceiling = 30.0",
+            transcript=True,
+            addresses=board and board.addresses,
+        )
+        begin = time.monotonic()
+        fleet = stack.enter_context(Fleet(network, namespaces=board.names if board else {}))
+        away: dict[int, int] = {}
+        gone: list[tuple[int, int]] = []
+        cuts: list[int] = []
+        fleet.until(5, 120)
+        while fleet.taken() < rounds:
+            now = fleet.round()
+            for node in [node for node, since in away.items() if now >= since + 4]:
+                fleet.start(node)
+                del away[node]
+            present = [node for node in fleet.nodes if node not in away]
+            if len(away) < 3:
+                victim = draw.choice(present)
+                fleet.kill(victim)
+                away[victim] = now
+                gone.append((victim, now))
+            if draw.random() < 0.15:
+                victim = draw.choice([node for node in present if node not in away])
+                fleet.freeze(victim, 3.0)
+                gone.append((victim, now))
+            if board and fleet.taken() > 150 * (1 + len(cuts)):
+                board.cut()
+                fleet.until(now + 40, 300)
+                board.heal()
+                cuts.append(fleet.round())
+            fleet.until(fleet.round() + 3, 300)
+        for node in away:
+            fleet.start(node)
+        fleet.finish(300)
+        seconds = time.monotonic() - begin
+    longest = fleet.longest()
+    checked, lost = fleet.check_averages()
+    fleet.check_seeds()
+    for node, since in gone:
+        fleet.check_return(node, since)
+    for healed in cuts:
+        assert across(fleet, left, healed + 1, fleet.last + 1)
+    ours, theirs = fleet.accuracies(), simulated(graph, fleet.taken())
+    print(
+        f"{fleet.taken()} rounds in {seconds:.0f} s; {fleet.kills} kills, {len(fleet.stopped)} stops, {len(cuts)} cuts ({why}); "
+        f"longest round {longest:.2f} s; {checked} averages, {lost} parameters lost; accuracy {ours.mean():.4f}, "
+        f"simulator {theirs.mean():.4f}"
+    )
+    assert abs(ours.mean() - theirs.mean()) <= 0.01
