@@ -155,13 +155,22 @@ def report_command(
     directories: Annotated[list[Path], typer.Argument(help="Experiment directories.")],
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
     markdown: Annotated[Path | None, typer.Option(help="Write tables in Markdown instead.")] = None,
+    note: Annotated[
+        list[str] | None, typer.Option(help="NAME=text beside the tables of that experiment; repeatable.")
+    ] = None,
+    bench: Annotated[
+        list[Path] | None,
+        typer.Option(help="What `cesar bench … --json` printed, for the tables; repeatable."),
+    ] = None,
 ) -> None:
     """One self-contained HTML page with curves, costs, topology and configuration."""
     from cesar.experiment.report import write_report  # noqa: PLC0415
     from cesar.experiment.tables import write_tables  # noqa: PLC0415
 
     if markdown is not None:
-        Console().print(f"tables: [bold]{write_tables(directories, markdown)}[/]")
+        notes = dict(text.partition("=")[::2] for text in note or ())
+        page = write_tables(directories, markdown, notes=notes, benches=bench or ())
+        Console().print(f"tables: [bold]{page}[/]")
         return
     Console().print(f"report: [bold]{write_report(directories, out)}[/]")
 

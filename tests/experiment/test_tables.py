@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cesar.errors import ConfigError, DataError
 from cesar.experiment import config, run, tables
 from cesar.settings import MethodSection
 from cesar.sim.machine import machine, peak_rss_bytes
@@ -144,3 +145,16 @@ def test_what_is_not_complete_is_named(real, copy, tmp_path):
     _, (results, comparison) = page(copy, tmp_path)
     assert "sparse" not in results
     assert set(comparison) == {"method", "secure"}
+
+
+def test_notes_and_benches_stand_beside_the_tables(tmp_path):
+    bench = tmp_path / "training.json"
+    bench.write_text('{"ratio": 1.0417891, "cores": 2}')
+    page = tables.write_tables([], tmp_path / "page.md", benches=[bench]).read_text()
+    assert "## training" in page
+    assert "| ratio | 1.042 |\n| cores | 2 |" in page
+    with pytest.raises(ConfigError, match="a note on 'nothing'"):
+        tables.write_tables([], tmp_path / "page.md", notes={"nothing": "loaded machine"})
+    bench.write_text("not JSON")
+    with pytest.raises(DataError, match="cesar bench"):
+        tables.write_tables([], tmp_path / "page.md", benches=[bench])

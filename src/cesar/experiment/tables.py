@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from cesar.errors import ConfigError, DataError
 from cesar.experiment.figures import BYTES, Axis, cost_axis, metric_axis, shown
 from cesar.experiment.report import sentence
 from cesar.experiment.results import METRICS, MethodRow, Study, read_study, rows_of
 from cesar.settings import MethodSection
+from cesar.sim.machine import machine
 
 HEAD = """# Benchmarks
 
@@ -19,17 +22,52 @@ protocol together, without testing.
 """
 
 
-def write_tables(directories: Sequence[Path], out: Path) -> Path:
-    """One section per experiment: what was run, on what, and what came of it."""
-    lines = [line for directory in directories for line in _section(read_study(directory))]
+def write_tables(
+    directories: Sequence[Path],
+    out: Path,
+    *,
+    notes: Mapping[str, str] | None = None,
+    benches: Sequence[Path] = (),
+) -> Path:
+    """One section per experiment: what was run, on what, and what came of it.
+
+    Args:
+        notes: name of an experiment → what a reader must know about how it was run.
+        benches: what `cesar bench … --json` printed, one file each.
+    """
+    studies = [read_study(directory) for directory in directories]
+    unknown = sorted((notes or {}).keys() - {study.experiment.name for study in studies})
+    if unknown:
+        raise ConfigError(f"there is a note on {unknown[0]!r}, but no such experiment")
+    lines = [line for study in studies for line in _section(study, (notes or {}).get(study.experiment.name))]
+    lines += [line for bench in benches for line in _bench(bench)]
     out.write_text("\n".join([HEAD, *lines]).rstrip() + "\n", encoding="utf-8")
     return out
 
 
-def _section(study: Study) -> Iterator[str]:
+def _bench(path: Path) -> Iterator[str]:
+    try:
+        figures = json.loads(path.read_text(encoding="utf-8"))
+        cells = [(name.replace("_", " "), _figure(value)) for name, value in figures.items()]
+    except (OSError, ValueError, AttributeError):
+        raise DataError(f"{path} does not hold what `cesar bench … --json` prints") from None
+    yield f"## {path.stem}\n"
+    yield f"`cesar bench`, on {machine()}.\n"
+    yield _table("figure", "measured")
+    yield from (f"| {name} | {value} |" for name, value in cells)
+    yield ""
+
+
+def _figure(value: object) -> str:
+    return f"{value:,.3f}" if isinstance(value, float) else str(value)
+
+
+def _section(study: Study, note: str | None) -> Iterator[str]:
     rows = rows_of(study)
     yield f"## {study.experiment.name}\n"
     yield f"{sentence(study.experiment)}\n"
+    if note is not None:
+        yield f"{note}\n"
     yield from _results(study, rows)
     yield from _comparison(study, rows)
     yield from (f"{line}\n" for line in _circumstances(study))
