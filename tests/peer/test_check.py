@@ -84,7 +84,7 @@ def test_a_key_that_others_can_read(tmp_path):
         ("peer.toml", lambda text: text.replace("id = 1", "id = 2"), "settings", "certificate is that of node 1"),
         ("roster.json", lambda text: text.replace("node-3", "node-4"), "roster", "not signed"),
         ("certificate.pem", lambda text: "", "identity", "cannot be read"),
-        ("state.json", lambda text: '{"roster": 7}', "roster", "older than version 7"),
+        ("state.json", lambda text: '{"attempts": 0, "next_round": 0, "roster": 7}', "roster", "older than version 7"),
         ("state.json", lambda text: "{", "state", "damaged"),
     ],
 )  # fmt: skip

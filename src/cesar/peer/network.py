@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import product
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import networkx as nx
 
@@ -36,9 +37,11 @@ from cesar.peer.identity import (
     write_public,
 )
 from cesar.peer.roster import FILE, NETWORK_ID_BYTES, Member, Roster
-from cesar.settings import MethodSection, check
 from cesar.topology import check_degrees
 from cesar.types import NodeId
+
+if TYPE_CHECKING:
+    from cesar.settings import MethodSection
 
 SETTINGS = "network.toml"
 PEER = "peer.toml"
@@ -277,6 +280,8 @@ def _method(text: str) -> MethodSection:
         tables = tomllib.loads(text)["method"]
     except (tomllib.TOMLDecodeError, KeyError):
         raise ConfigError(f"{SETTINGS} has no readable table [method]; compare it with a {PEER}") from None
+    from cesar.settings import MethodSection, check  # noqa: PLC0415  (the command line loads without pydantic)
+
     return check(MethodSection, tables)
 
 
