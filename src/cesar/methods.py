@@ -155,17 +155,31 @@ class SecureAggregation:
 class DPSGD:
     """D-PSGD with Metropolis–Hastings weights: the baseline, which protects nothing.
 
+    With noise it is the approach of Muffliato (Cyffers et al., 2022): each node adds Gaussian noise to its model, and
+    several gossip steps follow in which the noise averages out. Both are for comparisons in simulations; real
+    peers refuse them.
+
     Attributes:
         sparsifier: which parameters a node sends; None sends all of them.
         index_code: write index sets with this code instead of the one that suits them.
+        noise: σ, the standard deviation of the noise on every parameter that is shared.
+        gossip_steps: how often neighbours average in a round.
     """
 
     sparsifier: AnySparsifier | None = None
     index_code: Code | None = None
+    noise: float = 0.0
+    gossip_steps: int = 1
 
     def __post_init__(self) -> None:
         if self.sparsifier is not None:
             _check_sparsifier(self.sparsifier)
+        if not 0.0 <= self.noise < float("inf"):
+            raise ConfigError(f"noise is {self.noise}, but a standard deviation is 0 or more")
+        if not isinstance(self.gossip_steps, int) or self.gossip_steps < 1:
+            raise ConfigError(f"gossip_steps is {self.gossip_steps}, but it must be an integer of at least 1")
+        if self.sparsifier is not None and (self.noise or self.gossip_steps > 1):
+            raise ConfigError("noise and gossip steps go with full sharing; drop the sparsifier")
         _check_choice("index_code", self.index_code, (None, *SET_CODES))
 
     @classmethod

@@ -31,7 +31,10 @@ class Section(BaseModel):
 
 
 class MethodSection(Section):
-    """How to average. Give the share β that is to be sent or the fraction α that is to be selected."""
+    """How to average. Give the share β that is to be sent or the fraction α that is to be selected.
+
+    Without `dropout` the paper's exchange aborts and ours drops parameters.
+    """
 
     name: Literal["cesar", "secagg", "dpsgd"]
     label: str = ""
@@ -42,8 +45,10 @@ class MethodSection(Section):
     collusion: Annotated[int, Field(ge=1)] | None = None
     ring_bits: Literal[16, 20, 24, 32] = 32
     coordination: Coordination = "relay"
-    dropout: Dropout = "parameter"
+    dropout: Dropout | None = None
     paper: bool = False
+    noise: Annotated[float, Field(ge=0)] = 0.0
+    gossip_steps: Annotated[int, Field(ge=1)] = 1
 
     @model_validator(mode="after")
     def _fits(self) -> MethodSection:
@@ -57,6 +62,8 @@ class MethodSection(Section):
             raise ValueError("give share or alpha, not both: each follows from the other")
         if self.name == "cesar" and self.share is None and self.alpha is None:
             raise ValueError("cesar needs share (the fraction to send) or alpha (the fraction to select)")
+        if (self.noise or self.gossip_steps > 1) and (self.name != "dpsgd" or self.sparsifier is not None):
+            raise ValueError("noise and gossip_steps go with dpsgd that shares everything")
         return self
 
     @property
@@ -67,6 +74,10 @@ class MethodSection(Section):
         parts: list[str] = [self.name, self.sparsifier or "full"]
         if self.paper:
             parts.append("paper")
+        if self.noise:
+            parts.append(f"noise{self.noise:g}")
+        if self.gossip_steps > 1:
+            parts.append(f"{self.gossip_steps}steps")
         if (self.masks or 1) > 1:
             parts.append(f"s{self.masks}")
         if self.collusion is not None:
@@ -103,14 +114,16 @@ class MethodSection(Section):
             ConfigError, PrivacyError: nothing could be shared.
         """
         if self.name == "secagg":
-            return SecureAggregation(ring_bits=self.ring_bits, dropout=self.dropout)
+            return SecureAggregation(ring_bits=self.ring_bits, dropout=self.dropout or "parameter")
         if self.name == "dpsgd":
             amount = self.share or self.alpha or measured_share
             sparsifier = None
             if self.sparsifier is not None and amount is not None:
                 self._check_share(amount, amount, size)
                 sparsifier = self._sparsifier(amount)
-            return DPSGD.paper(sparsifier=sparsifier) if self.paper else DPSGD(sparsifier=sparsifier)
+            if self.paper:
+                return DPSGD.paper(sparsifier=sparsifier)
+            return DPSGD(sparsifier=sparsifier, noise=self.noise, gossip_steps=self.gossip_steps)
         return self._cesar(degree, size, self.masks_on(graph))
 
     def masks_on(self, graph: nx.Graph | None) -> int:
@@ -136,14 +149,16 @@ class MethodSection(Section):
         self._check_share(alpha, alpha if coordinated else expected_share(alpha, degree, masks), size)
         sparsifier = self._sparsifier(alpha)
         if self.paper:
-            return Cesar.paper(sparsifier=sparsifier, masking_requirement=masks)
+            return Cesar.paper(
+                sparsifier=sparsifier, masking_requirement=masks, dropout=self.dropout or "abort"
+            )
         return Cesar(
             sparsifier=sparsifier,
             masking_requirement=masks if self.collusion is None else self.masks,
             collusion=self.collusion,
             ring_bits=self.ring_bits,
             coordination=self.coordination,
-            dropout=self.dropout,
+            dropout=self.dropout or "parameter",
         )
 
     def _check_share(self, alpha: float, share: float, size: int) -> None:

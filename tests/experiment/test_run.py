@@ -190,7 +190,7 @@ MISTAKES = {
     "negative rounds": ({"rounds": -1}, "rounds"),
     "match_share without cesar": (
         {"match_share": True, "method": [{"name": "dpsgd", "sparsifier": "topk"}]},
-        "exactly one cesar method",
+        "beside cesar with sparsifier",
     ),
     "dynamic ring": ({"topology": {"kind": "ring", "dynamic": True}}, "always the same"),
     "file without a path": ({"topology": {"kind": "file"}}, "path"),

@@ -133,10 +133,11 @@ class Experiment(Section):
             if method.name != "dpsgd" or method.sparsifier is None or method.share or method.alpha:
                 continue
             matches = [m for m in self.method if m.name == "cesar" and m.sparsifier == method.sparsifier]
-            if not self.match_share or len(matches) != 1:
+            amounts = {(m.share, m.alpha, m.masks) for m in matches}
+            if not self.match_share or len(amounts) != 1:
                 raise ValueError(
-                    f"{method.title}: how much is it to share? Give share, or set match_share = true beside "
-                    f"exactly one cesar method with sparsifier = {method.sparsifier!r}"
+                    f"{method.title}: how much is it to share? Give share, or set match_share = true beside cesar "
+                    f"with sparsifier = {method.sparsifier!r} and one share"
                 )
         return self
 

@@ -49,6 +49,8 @@ class Engine:
         self._method = _unified(method)
         if isinstance(self._method, Cesar) and secrets is None:
             raise LocalProtocolError("a masked method needs the pair secrets of the node")
+        if isinstance(self._method, DPSGD) and (self._method.noise or self._method.gossip_steps > 1):
+            raise LocalProtocolError("noise and gossip steps are for simulations; peers use CESAR instead")
         # Values of 4 bytes, and an index set; relay frames can be larger (see begin_round).
         self._largest_share = 4 * size + codecs.longest(size) + 65536
         self._door = Door(node, session, RoundNo(first_round), self._largest_share)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal, get_args
 
@@ -44,11 +44,13 @@ class RoundResult:
 
     Attributes:
         vectors: (n, d) float32, the new models; a crashed node keeps its own.
+        entered: (n, d) float32, the models that were averaged: those given, with noise if the method adds any.
         shared: β as measured: the mean fraction of parameters in the shares that were sent.
         bytes: category → (n,) int64, what each node sent.
     """
 
     vectors: NDArray[np.float32] = field(repr=False)
+    entered: NDArray[np.float32] = field(repr=False)
     shared: float
     bytes: dict[str, NDArray[np.int64]]
     sets: tuple[IndexSet, ...] = field(repr=False)
@@ -105,8 +107,14 @@ class Ensemble:
     ) -> None:
         if not isinstance(method, Cesar | SecureAggregation | DPSGD):
             raise ConfigError(f"{method!r} is not a method; use Cesar(…), SecureAggregation() or DPSGD(…)")
+        self._noise, self._steps = (
+            (method.noise, method.gossip_steps) if isinstance(method, DPSGD) else (0.0, 1)
+        )
+        if isinstance(method, DPSGD):
+            method = replace(method, noise=0.0, gossip_steps=1)  # what one step of the engine does
         self._method, self._size, self._seeds = method, size, SeedTree(seed)
         self._count = len(graph)
+        first_round *= self._steps  # each gossip step is a round of the engine
         self._workers = workers or (os.cpu_count() or 1 if size >= THREADED_SIZE else 1)
         self._pool = ThreadPoolExecutor(self._workers)
         self._session = self._seeds.bytes(SESSION_BYTES, "session")
@@ -162,11 +170,37 @@ class Ensemble:
         Raises:
             DataError: a model holds NaN or infinity; nothing was sent by anybody.
         """
-        crashes, round_ = crashes or {}, RoundNo(self._next_round)
+        crashes = crashes or {}
         self._check_models("vectors", vectors)
         if reference is not None:
             self._check_models("reference", reference)
         self._check_crashes(crashes)
+        entered = self._with_noise(vectors)
+        results = [self._exchange(entered, reference, crashes, out if self._steps == 1 else None, watch)]
+        for step in range(2, self._steps + 1):
+            target = out if step == self._steps else None
+            results.append(self._exchange(results[-1].vectors, None, crashes, target, watch))
+        for i in crashes:
+            results[-1].vectors[i] = vectors[i]
+        sent = {name: np.sum([one.bytes[name] for one in results], axis=0) for name in CATEGORIES}
+        return replace(results[0], vectors=results[-1].vectors, bytes=sent)
+
+    def _with_noise(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+        if not self._noise:
+            return vectors
+        draw = self._seeds.generator("noise", self._next_round)
+        return vectors + np.float32(self._noise) * draw.standard_normal(vectors.shape, dtype=np.float32)
+
+    def _exchange(
+        self,
+        vectors: NDArray[np.float32],
+        reference: NDArray[np.float32] | None,
+        crashes: Mapping[int, CrashPoint],
+        out: NDArray[np.float32] | None,
+        watch: Callable[[NodeId, NodeId, Frame], None] | None,
+    ) -> RoundResult:
+        """One round of the engine."""
+        round_ = RoundNo(self._next_round)
         result = np.empty_like(vectors) if out is None else out
 
         def begin(node: Node) -> None:
@@ -201,7 +235,7 @@ class Ensemble:
             node.close()
         for i in crashes:
             result[i] = vectors[i]
-        return self._result(result, round_)
+        return self._result(vectors, result, round_)
 
     def _check_models(self, name: str, models: NDArray[np.float32]) -> None:
         if models.shape != (self._count, self._size) or models.dtype != np.float32:
@@ -218,12 +252,15 @@ class Ensemble:
             if node not in self._hoods:
                 raise ConfigError(f"node {node} cannot crash: there are nodes 0..{self._count - 1}")
 
-    def _result(self, vectors: NDArray[np.float32], round_: RoundNo) -> RoundResult:
+    def _result(
+        self, entered: NDArray[np.float32], vectors: NDArray[np.float32], round_: RoundNo
+    ) -> RoundResult:
         ledgers = [node.ledger for node in self._nodes]
         shares = sum(ledger.shares for ledger in ledgers)
         parameters = sum(ledger.parameters for ledger in ledgers)
         return RoundResult(
             vectors=vectors,
+            entered=entered,
             shared=parameters / (shares * self._size) if shares else 0.0,
             bytes={c: np.array([ledger.sent[c] for ledger in ledgers], dtype=np.int64) for c in CATEGORIES},
             sets=tuple(self._set_of(node, round_) for node in self._nodes),

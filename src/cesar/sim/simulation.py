@@ -148,7 +148,7 @@ class Simulation:
         crashes = self._crashes(number)
         result = self._ensemble.round(self.models, reference=reference, crashes=crashes, out=self._spare)
         self.models, self._spare = self._spare, self.models
-        self.exchange = Exchange(models=self._spare, sets=result.sets, graph=graph)
+        self.exchange = Exchange(models=result.entered, sets=result.sets, graph=graph)
         self.next_round = number + 1
         seconds = {"training": trained - begin, "protocol": time.perf_counter() - trained}
         sent = {category: float(result.bytes[category].mean()) for category in CATEGORIES}
