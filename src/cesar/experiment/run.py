@@ -46,6 +46,9 @@ from cesar.wire import CATEGORIES
 
 Row = dict[str, float | int]
 
+CHECKPOINT_SECONDS = 300.0
+"""A run is saved at every test step, and in between if that long has passed: test steps can be hours apart."""
+
 
 class Observer(Protocol):
     """Somebody who wants to see a run while it goes on."""
@@ -249,6 +252,7 @@ def _execute_run(
     simulation = Simulation(setup, workers=workers, models=journal.models, next_round=journal.next_round)
     for observer in observers:
         observer.started(run.method.title, run.seed, experiment.rounds, journal.next_round)
+    saved = time.monotonic()
     for record in simulation.run(experiment.rounds):
         journal.add(record)
         if experiment.recording.keeps(simulation.next_round, experiment.rounds):
@@ -264,8 +268,12 @@ def _execute_run(
             metrics = simulation.evaluate(experiment.evaluation.test_samples, experiment.evaluation.summaries)
             row = journal.test(simulation.next_round, metrics, time.perf_counter() - started)
             journal.checkpoint(simulation.models, simulation.next_round)
+            saved = time.monotonic()
             for observer in observers:
                 observer.tested(row)
+        elif time.monotonic() - saved > CHECKPOINT_SECONDS:
+            journal.checkpoint(simulation.models, simulation.next_round)
+            saved = time.monotonic()
     simulation.close()
     summary = journal.summary(run, experiment, setup)
     _write_json(finished, summary)
@@ -369,7 +377,7 @@ def _write_json(path: Path, value: object) -> None:
 def _write_rows(path: Path, rows: list[Row]) -> None:
     temporary = path.with_suffix(".part")
     with temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]) if rows else [])
         writer.writeheader()
         writer.writerows(rows)
     temporary.replace(path)
