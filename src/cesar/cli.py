@@ -20,6 +20,7 @@ from cesar.cli_attack import attack_app
 from cesar.cli_audit import audit_command, plan_collusion_command, plan_topology_command
 from cesar.cli_data import data_app
 from cesar.cli_peer import network_app, peer_app
+from cesar.cli_reproduce import reproduce_app
 from cesar.cli_run import bench_training_command, demo_command, report_command, run_command
 from cesar.errors import CesarError
 from cesar.methods import DPSGD, Cesar, Method, SecureAggregation
@@ -39,6 +40,7 @@ app.add_typer(data_app, name="data")
 app.add_typer(network_app, name="network")
 app.add_typer(peer_app, name="peer")
 app.add_typer(attack_app, name="attack")
+app.add_typer(reproduce_app, name="reproduce")
 app.command("run")(run_command)
 app.command("report")(report_command)
 app.command("demo")(demo_command)

@@ -64,7 +64,7 @@ class ProgressBars:
         """The bar stays as it is."""
 
 
-def _progress() -> Progress:
+def progress_bars() -> Progress:
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=20),
@@ -100,7 +100,7 @@ def run_command(
         folder = out or Path("runs") / experiment.name
         if (folder / "experiment.json").exists() and run.read(folder) != experiment:
             raise ConfigError(f"{folder} holds another experiment; choose another --out, or remove it")
-    with _progress() as progress:
+    with progress_bars() as progress:
         run.execute(
             experiment,
             folder,

@@ -1,0 +1,151 @@
+"""`cesar reproduce`: every table and figure of the paper by one command each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from cesar.cli_run import DataDir, ProgressBars, progress_bars
+
+NAMES = (
+    "approaches",
+    "datasets-random",
+    "datasets-topk",
+    "settings",
+    "budget",
+    "collusion",
+    "masking",
+    "membership",
+    "dropouts",
+    "nodes",
+    "degree",
+    "ring",
+    "subsampling",
+)
+"""In the paper's order, then ours. Here, so that the command line need not load torch to know them."""
+
+reproduce_app = typer.Typer(no_args_is_help=True, help="Every table and figure of the paper, beside ours.")
+
+
+class ScaleName(StrEnum):
+    """How large."""
+
+    SMOKE = "smoke"
+    SMALL = "small"
+    PAPER = "paper"
+
+
+ScaleOption = Annotated[
+    ScaleName, typer.Option(help="smoke: seconds, on digits; small: minutes, on real data; paper: days.")
+]
+SeedsOption = Annotated[int | None, typer.Option(min=1, help="How many seeds; the scale has a default.")]
+OutOption = Annotated[
+    Path | None, typer.Option(help="Directory for the results; default runs/reproduce-SCALE.")
+]
+WorkersOption = Annotated[int | None, typer.Option(min=1, help="Threads; default one per core.")]
+
+
+@reproduce_app.command("list")
+def list_command() -> None:
+    """What there is, what it needs and how long it takes."""
+    from cesar.reproduce.catalogue import entry  # noqa: PLC0415  (torch takes seconds to import)
+
+    table = Table(caption="rough times on two idle cores")
+    for heading in ("name", "paper", "what", "small needs", "paper needs", "smoke", "small", "paper"):
+        table.add_column(heading)
+    for found in map(entry, NAMES):
+        table.add_row(
+            found.name,
+            found.place,
+            found.what,
+            found.needs["small"],
+            found.needs["paper"],
+            *(found.takes[scale] for scale in ("smoke", "small", "paper")),
+        )
+    Console().print(table)
+
+
+def _command(name: str) -> Callable[..., None]:
+    def command(
+        scale: ScaleOption = ScaleName.SMOKE,
+        seeds: SeedsOption = None,
+        out: OutOption = None,
+        data_dir: DataDir = None,
+        workers: WorkersOption = None,
+    ) -> None:
+        _reproduce([name], scale, seeds, out, data_dir, workers)
+
+    return command
+
+
+@reproduce_app.command("all")
+def all_command(
+    scale: ScaleOption = ScaleName.SMOKE,
+    seeds: SeedsOption = None,
+    out: OutOption = None,
+    data_dir: DataDir = None,
+    workers: WorkersOption = None,
+) -> None:
+    """All of them, one after the other."""
+    _reproduce(list(NAMES), scale, seeds, out, data_dir, workers)
+
+
+for _name in NAMES:
+    reproduce_app.command(_name, help=f"Reproduce {_name}; see cesar reproduce list.")(_command(_name))
+
+
+def _reproduce(
+    names: list[str],
+    scale: ScaleName,
+    seeds: int | None,
+    out: Path | None,
+    data_dir: Path | None,
+    workers: int | None,
+) -> None:
+    from cesar.reproduce.catalogue import check_scale, entry  # noqa: PLC0415
+    from cesar.reproduce.running import reproduce  # noqa: PLC0415
+
+    root = out or Path("runs") / f"reproduce-{scale}"
+    with progress_bars() as progress:
+        for name in names:
+            task = progress.add_task(name, total=1, figures="", sent="")
+
+            def say(text: str, task: object = task) -> None:
+                progress.update(task, figures=text)  # type: ignore[arg-type]
+
+            reproduce(
+                entry(name),
+                check_scale(scale),
+                root,
+                seeds=seeds,
+                data_dir=data_dir,
+                workers=workers,
+                observers=[ProgressBars(progress)],
+                progress=say,
+            )
+            progress.update(task, advance=1, figures="")
+    report_command([root])
+
+
+@reproduce_app.command("report")
+def report_command(
+    directories: Annotated[list[Path], typer.Argument(help="Directories that cesar reproduce has made.")],
+    out: Annotated[Path | None, typer.Option(help="The page; default report.html in the first.")] = None,
+    markdown: Annotated[Path | None, typer.Option(help="Write docs/results.md or the like as well.")] = None,
+) -> None:
+    """One page with every plot beside the paper's numbers; with --markdown a document with the claims."""
+    from cesar.reproduce.document import write_document  # noqa: PLC0415
+    from cesar.reproduce.page import write_page  # noqa: PLC0415
+    from cesar.reproduce.sections import sections  # noqa: PLC0415
+
+    found = sections(directories, NAMES)
+    page = write_page(found, out or directories[0] / "report.html")
+    Console().print(f"report: [bold]{page}[/]")
+    if markdown is not None:
+        Console().print(f"document: [bold]{write_document(found, markdown)}[/]")

@@ -1,0 +1,152 @@
+"""Running an entry of the catalogue: OUT/NAME/PART are experiment directories, OUT/NAME/bytes.csv are counts.
+
+Entries overlap: s = 1 of one figure is a line of another. What a sibling under OUT has finished with the same
+settings and seed is copied, because it would come out the same.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from cesar.attack.membership import membership
+from cesar.audit.collusion import plan_collusion
+from cesar.errors import ConfigError
+from cesar.experiment import run
+from cesar.experiment.config import Experiment
+from cesar.experiment.run import Observer
+from cesar.reproduce.catalogue import Entry, Scale
+from cesar.reproduce.counting import count
+from cesar.settings import MethodSection
+
+MANIFEST, MEMBERSHIP, COLLUSION = "reproduce.json", "membership.json", "collusion.json"
+
+
+def reproduce(
+    entry: Entry,
+    scale: Scale,
+    out: Path,
+    *,
+    seeds: int | None = None,
+    data_dir: Path | None = None,
+    workers: int | None = None,
+    observers: Sequence[Observer] = (),
+    progress: Callable[[str], None] = lambda _: None,
+) -> Path:
+    """Run all that an entry has and that is not there yet; its directory.
+
+    Raises:
+        ConfigError: the directory holds results of other settings.
+    """
+    folder = out / entry.name
+    _claim(folder, entry, scale, seeds)
+    counting = entry.counting(scale)
+    if counting is not None:
+        count(counting, range(1, (seeds or 1) + 1), folder, data_dir=data_dir, progress=progress)
+    for part, experiment in entry.parts(scale, seeds).items():
+        place = folder / part
+        if (place / "experiment.json").exists() and run.read(place) != experiment:
+            raise ConfigError(f"{place} holds another experiment; choose another --out, or remove it")
+        adopt(experiment, place, out)
+        run.execute(experiment, place, data_dir=data_dir, workers=workers, observers=observers)
+        if entry.attacked is not None:
+            _attack(place, entry.attacked[scale], data_dir, progress)
+    if entry.graphs is not None:
+        _collude(folder, entry.graphs[scale], progress)
+    return folder
+
+
+def _attack(place: Path, samples: int, data_dir: Path | None, progress: Callable[[str], None]) -> None:
+    """Try membership inference on what was recorded."""
+    path = place / MEMBERSHIP
+    if path.exists():
+        return
+    progress("membership inference")
+    results = membership(place, samples=samples, data_dir=data_dir)
+    _write_json(path, {"samples": samples, "methods": [asdict(result) for result in results]})
+
+
+def _collude(folder: Path, graphs: int, progress: Callable[[str], None]) -> None:
+    """Draw graphs and colluders as the paper does."""
+    path = folder / COLLUSION
+    if path.exists():
+        return
+    risks = plan_collusion(
+        100,
+        25,
+        [5, 10, 15],
+        graphs=graphs,
+        progress=lambda done, total: progress(f"{done:,} of {total:,} graphs"),
+    )
+    _write_json(path, {"graphs": graphs, "risks": [asdict(risk) for risk in risks]})
+
+
+def _write_json(path: Path, value: object) -> None:
+    temporary = path.with_suffix(".part")
+    temporary.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    temporary.replace(path)
+
+
+def _claim(folder: Path, entry: Entry, scale: Scale, seeds: int | None) -> None:
+    """Note what this directory is for; refuse to mix scales."""
+    manifest = {"name": entry.name, "scale": scale, "seeds": seeds}
+    path = folder / MANIFEST
+    if path.exists() and (found := read_manifest(folder)) != manifest:
+        raise ConfigError(
+            f"{folder} holds {found['name']} at scale {found['scale']} with {found['seeds'] or 'the usual'} seeds; "
+            "choose another --out"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_json(path, manifest)
+
+
+def read_manifest(folder: Path) -> dict[str, object]:
+    """What `reproduce` noted."""
+    try:
+        return dict(json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        raise ConfigError(
+            f"{folder} holds no {MANIFEST}; give a directory that cesar reproduce has made"
+        ) from None
+
+
+def adopt(experiment: Experiment, place: Path, root: Path) -> int:
+    """Copy the finished runs that a sibling has with the same settings and seed; how many."""
+    copied = 0
+    for path in sorted(root.glob("*/*/experiment.json")):
+        if path.parent == place or not _alike(experiment, sibling := run.read(path.parent)):
+            continue
+        for method in experiment.method:
+            for seed in experiment.seeds:
+                source = path.parent / method.folder / f"seed-{seed}"
+                target = place / method.folder / f"seed-{seed}"
+                if (
+                    _same_run(method, experiment, sibling)
+                    and (source / "summary.json").exists()
+                    and not target.exists()
+                ):
+                    shutil.copytree(source, target)
+                    copied += 1
+    return copied
+
+
+def _alike(one: Experiment, other: Experiment) -> bool:
+    """Whether all but names, methods and seeds agree."""
+    free = {"name", "seeds", "method", "match_share"}
+    return one.model_dump(exclude=free) == other.model_dump(exclude=free)
+
+
+def _same_run(method: MethodSection, one: Experiment, other: Experiment) -> bool:
+    """Whether both have the method and, if it takes CESAR's share, take it from the same runs."""
+    if method not in other.method:
+        return False
+    if method.name != "dpsgd" or method.sparsifier is None or method.share or method.alpha:
+        return True
+
+    def models(experiment: Experiment) -> list[MethodSection]:
+        return [m for m in experiment.method if m.name == "cesar" and m.sparsifier == method.sparsifier]
+
+    return one.seeds == other.seeds and models(one) == models(other)

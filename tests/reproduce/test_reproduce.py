@@ -1,0 +1,234 @@
+"""Every entry runs at the smoke scale, its page is drawn by a real browser, and the document says what was measured."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cesar.cli_reproduce import NAMES
+from cesar.errors import ConfigError, DataError
+from cesar.experiment import run
+from cesar.reproduce import catalogue, document, paper, running, sections
+from cesar.reproduce.page import write_page
+from cesar.reproduce.sections import section
+
+SWITCHES = (
+    "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync --virtual-time-budget=20000 --dump-dom"
+)
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory) -> Path:
+    """All entries, one seed each."""
+    out = tmp_path_factory.mktemp("smoke")
+    for name in NAMES:
+        running.reproduce(catalogue.entry(name), "smoke", out, seeds=1)
+    return out
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_names_are_those_of_the_catalogue():
+    assert sorted(NAMES) == sorted(entry.name for entry in catalogue.ENTRIES)
+    with pytest.raises(ConfigError, match="choose one of"):
+        catalogue.entry("setting")
+    with pytest.raises(ConfigError, match="smoke, small, paper"):
+        catalogue.check_scale("large")
+
+
+def test_every_scale_can_be_built():
+    """Methods fit their graphs and shares are known; CIFAR-10 has the paper's settings."""
+    for entry in catalogue.ENTRIES:
+        for scale in ("smoke", "small", "paper"):
+            for experiment in entry.parts(scale).values():
+                for method in experiment.method:
+                    method.build(experiment.topology.degree, 0.3)
+    one = catalogue.entry("settings").parts("paper")["topk-3-50"]
+    assert (one.rounds, one.topology.nodes, one.topology.degree, len(one.seeds)) == (12_000, 48, 3, 5)
+    assert (one.training.learning_rate, one.training.batch_size, one.training.steps_per_round) == (0.01, 8, 6)
+    assert one.evaluation.test_samples is None
+
+
+def test_the_papers_figures_agree_with_its_text():
+    """Section IV-B2: overheads of 12 to 35 % and 7 to 11 %; accuracies up to 0.46 lower and 0.30 higher."""
+    for kind, low, high in (("topk", 12, 35), ("random", 7, 11)):
+        more = [100 * (s.ratio - 1) for name, s in paper.SETTINGS.items() if name.startswith(kind)]
+        assert (round(min(more)), round(max(more))) == (low, high)
+    gaps = [s.accuracy[0] - s.accuracy[1] for s in paper.SETTINGS.values()]
+    assert (round(min(gaps), 2), round(max(gaps), 2)) == (-0.46, 0.3)
+    per_neighbour = [total / size for total, size in paper.DEGREE.values()]
+    assert max(per_neighbour) / min(per_neighbour) < 1.05
+
+
+def test_bytes_are_those_of_the_counts(smoke):
+    """The table against sums over the file, written here once more."""
+    rows = table(smoke / "settings" / "bytes.csv")
+    assert len(rows) == 8 * 2 * 2 * 2  # settings, exchanges, methods, rounds
+    parts = ("coordination", "values", "metadata", "control")
+
+    def sent(method: str, exchange: str) -> float:
+        chosen = [r for r in rows if (r["label"], r["method"], r["paper"]) == ("topk-6-30", method, exchange)]
+        return sum(float(r[p]) for r in chosen for p in parts) / len(chosen)
+
+    pair = section(smoke / "settings").pairs[0]
+    line = next(row for row in pair.rows if row[0] == "topk-6-30")
+    assert f"/ {sent('cesar', 'True') / sent('dpsgd', 'True'):.3f} (" in line[4]
+    assert line[6] == f"{sent('cesar', 'False') / sent('dpsgd', 'False'):.3f}"
+    assert sent("cesar", "False") < sent("cesar", "True")
+
+
+def test_coordination_goes_with_view2(smoke):
+    rows = [
+        r for r in table(smoke / "degree" / "bytes.csv") if (r["method"], r["paper"]) == ("cesar", "True")
+    ]
+    each = [float(r["coordination"]) / float(r["view2"]) for r in rows]
+    assert max(each) / min(each) < 1.1
+
+
+def test_the_five_approaches_are_measured(smoke):
+    found = section(smoke / "approaches")
+    accuracy, areas = found.pairs
+    titles = [row[1] for row in accuracy.rows]
+    assert len(titles) == 6
+    assert any("noise" in title for title in titles)
+    sent = {row[1]: float(row[5]) for row in accuracy.rows}
+    full, noise = sent["D-PSGD, everything"], sent["D-PSGD, noise and 5 gossip steps"]
+    assert noise == pytest.approx(5 * full, rel=0.02)
+    assert sent["CESAR"] < 0.5 * full
+    seen = {row[0]: row[5] for row in areas.rows}
+    mean = {row[0]: row[2] for row in areas.rows}
+    assert seen["CESAR"] == mean["CESAR"]
+    assert seen["D-PSGD, everything"] != mean["D-PSGD, everything"]
+
+
+def test_overlapping_runs_are_copied(smoke, tmp_path):
+    """s = 1 of one figure is a line of another, and comes out the same."""
+    pair = [
+        smoke / name / part / "cesar" / "seed-1"
+        for name, part in (("masking", "topk"), ("settings", "topk-6-30"))
+    ]
+    assert len({(folder / "metrics.csv").read_bytes() for folder in pair}) == 1
+    assert (
+        len({(folder / "timing.csv").read_bytes() for folder in pair}) == 1
+    )  # a second run would take another time
+    experiment = catalogue.entry("masking").parts("smoke", 1)["topk"]
+    other = experiment.model_copy(update={"rounds": experiment.rounds + 1})
+    assert running.adopt(other, tmp_path / "new", smoke) == 0
+    assert running.adopt(experiment, tmp_path / "new", smoke) == len(experiment.method)
+
+
+def test_other_settings_do_not_mix(smoke):
+    with pytest.raises(ConfigError, match="choose another --out"):
+        running.reproduce(catalogue.entry("nodes"), "smoke", smoke, seeds=2)
+    with pytest.raises(DataError, match="nothing here"):
+        sections.sections([smoke / "nodes"], NAMES)
+    with pytest.raises(ConfigError, match=r"reproduce\.json"):
+        section(smoke)
+
+
+def test_damaged_results_are_named(smoke, tmp_path):
+    for name, file in (("collusion", "collusion.json"), ("nodes", "bytes.csv")):
+        copy = Path(shutil.copytree(smoke / name, tmp_path / name))
+        (copy / file).write_text("label,paper\nx,True\n")
+        with pytest.raises(DataError, match=file):
+            section(copy)
+
+
+def test_the_document_has_claims_and_tables(smoke, tmp_path):
+    found = sections.sections([smoke], NAMES)
+    text = document.write_document(found, tmp_path / "results.md").read_text()
+    for name in NAMES:
+        assert f"\n## {name}\n" in text
+    for claim in (
+        "Matches the accuracy",
+        "66.7 %",
+        "Overhead",
+        "Dropouts",
+        "follows View2",
+        "How wide a ring",
+    ):
+        assert claim in text
+    assert "Not measured yet" not in text
+    shutil.rmtree(tmp_path / "part", ignore_errors=True)
+    part = Path(shutil.copytree(smoke / "masking", tmp_path / "part" / "masking"))
+    shutil.rmtree(part / "random")
+    text = document.write_document(sections.sections([part.parent], NAMES), tmp_path / "part.md").read_text()
+    assert "Not run yet: random." in text
+    assert "`cesar reproduce ring` has not come that far" in text
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="no chromium")
+def test_a_browser_draws_every_plot(smoke, tmp_path):
+    found = sections.sections([smoke], NAMES)
+    page = write_page(found, tmp_path / "report.html")
+    shown = subprocess.run(
+        ["chromium", *SWITCHES.split(), f"--user-data-dir={tmp_path / 'profile'}", page.as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    ).stdout
+    states = re.findall(r'<figure[^>]*data-state="(\w+)"', shown)
+    assert states == ["drawn"] * sum(len(one.pairs) for one in found)
+    for name in NAMES:
+        assert f'<section id="{name}">' in shown
+
+
+class Stop:
+    """Ends a run in its fifth round, as a power cut would."""
+
+    def __init__(self) -> None:
+        self.rounds = 0
+
+    def started(self, title, seed, rounds, done):
+        self.rounds = done
+
+    def round_done(self, record, sent):
+        self.rounds += 1
+        if self.rounds == 5:
+            raise KeyboardInterrupt
+
+    def tested(self, row): ...
+
+    def finished(self, summary): ...
+
+
+def test_the_papers_scale_resumes(tmp_path, monkeypatch):
+    """The paper's own configuration, but on digits, with few rounds, and tested only at the end."""
+    entry = catalogue.entry("dropouts")
+
+    def cut_down(scale):
+        tables = entry.experiments(scale)["10-percent"]
+        assert tables["rounds"] == 12_000
+        small = {
+            "rounds": 8,
+            "data": {"dataset": "digits", "test_limit": 50},
+            "model": {"name": "digits-mlp"},
+        }
+        return {"10-percent": {**tables, **small, "method": tables["method"][:1]}}
+
+    monkeypatch.setattr(run, "CHECKPOINT_SECONDS", 0.0)
+    cut = dataclasses.replace(entry, experiments=cut_down)
+    with pytest.raises(KeyboardInterrupt):
+        running.reproduce(cut, "paper", tmp_path / "cut", seeds=1, observers=[Stop()])
+    (folder,) = (tmp_path / "cut" / "dropouts" / "10-percent").glob("*/seed-1")
+    assert (folder / "checkpoint.safetensors").exists()
+    assert not (folder / "summary.json").exists()
+    running.reproduce(cut, "paper", tmp_path / "cut", seeds=1)
+    running.reproduce(cut, "paper", tmp_path / "whole", seeds=1)
+    (whole,) = (tmp_path / "whole" / "dropouts" / "10-percent").glob("*/seed-1")
+    for name in ("metrics.csv", "ledger.csv"):
+        assert (folder / name).read_bytes() == (whole / name).read_bytes()
+    assert len(table(folder / "ledger.csv")) == 8
+    assert json.loads((folder / "summary.json").read_text())["nodes"] == 48
