@@ -1,10 +1,18 @@
 """Its place makes `tests/` importable: `oracle`, `harness`, `lan` and others are shared by the test modules."""
 
 import json
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 
+import networkx as nx
 import pytest
 
+import cesar
+
 LETTERS = "ABCDEFGH"
+SECAGG = 'name = "secagg"'
+"""Shares everything, so that an average is the same whatever the masks were."""
 
 
 @pytest.fixture
@@ -44,3 +52,57 @@ def pieces(tmp_path):
         minloglevel=2,
     )
     return folder
+
+
+@pytest.fixture
+def network(tmp_path):
+    """Make a fully connected network; the folders of its peers."""
+    pytest.importorskip("grpc")
+    from cesar.peer.network import Network, Plan  # noqa: PLC0415
+
+    def make(peers=3, *, every=2, method=SECAGG, name="net"):
+        plan = Plan(
+            name=name,
+            graph=nx.complete_graph(peers),
+            settings=f"[method]\n{method}\n[rounds]\nevery = {every}\nceiling = 60.0\nfloor = 30.0\n",
+            requests={},
+            host="127.0.0.1",
+            port=free_ports(peers),
+            days=1,
+        )
+        Network.create(tmp_path / name, plan, datetime.now(UTC))
+        folders = [tmp_path / name / f"peer-{i}" for i in range(peers)]
+        for file in (folder / "peer.toml" for folder in folders):
+            lines = file.read_text().splitlines()
+            file.write_text("\n".join(line for line in lines if not line.startswith("status")) + "\n")
+        return folders
+
+    return make
+
+
+def free_ports(count):
+    """The first of some neighbouring ports that nobody uses."""
+    for first in range(31_000, 40_000, 50):
+        try:
+            for port in range(first, first + count):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        return first
+    raise AssertionError("no free ports")
+
+
+@pytest.fixture
+def together():
+    """Run a function of a peer at all peers of a network at once; the results in the peers' order."""
+
+    def run(folders, job):
+        def one(folder):
+            with cesar.Peer.join(folder) as peer:
+                return job(peer)
+
+        with ThreadPoolExecutor(len(folders)) as pool:
+            return list(pool.map(one, folders))
+
+    return run

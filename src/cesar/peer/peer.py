@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 CHECKPOINT = "checkpoint.safetensors"
 _T = TypeVar("_T")
+_starting = threading.Lock()
 
 
 @cache
@@ -40,7 +41,9 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 def on_loop(job: Coroutine[Any, Any, _T]) -> _T:
     """Run something on the peers' event loop and wait for it."""
-    future = asyncio.run_coroutine_threadsafe(job, _loop())
+    with _starting:  # two threads may join first peers at once, and all must share a loop
+        loop = _loop()
+    future = asyncio.run_coroutine_threadsafe(job, loop)
     try:
         return future.result()
     except BaseException:

@@ -1,0 +1,1 @@
+"""Peers in the training loops of others: a callback each for Transformers and Lightning."""
