@@ -387,10 +387,11 @@ def test_frames_that_are_no_frames(network):
 
                     job = asyncio.create_task(flood())
                     await averages(peers, 2)
-                    assert "frames that had to be refused" in await enemy.fate()
+                    await enemy.fate()  # the words may not reach it: it sends faster than it reads
                     with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
                         await job
                 await log.says("this is not a cesar frame")
+                await log.says("frames that had to be refused")
                 await averages(peers)
 
     on_loop(attack())
