@@ -53,12 +53,13 @@ def train(folder: Path, data: Path, last: Path, namespace: str | None, pause: fl
     notes = read_notes(folder)
     model = np.load(folder / DUMPS / notes[-1]["file"])[1] if notes else np.zeros(SIZE, np.float32)
     with Peer.join(folder, resume=bool(notes)) as peer:
-        while not last.exists() or peer.round <= int(last.read_text()):
+        reached = notes[-1]["report"]["round"] if notes else -1
+        while not last.exists() or reached < int(last.read_text()):
             time.sleep(pause)
             model = local_step(model, part["images"], part["labels"])
             before, patience, begin = model.copy(), peer._peer.patience, time.monotonic()
             report = peer.average_vector(model)
-            end = time.monotonic()
+            end, reached = time.monotonic(), report.round
             file = f"{report.round}.npy"
             np.save(folder / DUMPS / file, np.stack([before, model]))
             note(

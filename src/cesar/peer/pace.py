@@ -33,5 +33,7 @@ class Pace:
         return Deadlines(announce=announce, relay=relay, share=share)
 
     def measured(self, seconds: float) -> None:
-        """Local training, and averaging until the last frame that came: not the time spent waiting in vain."""
+        """Local training, and averaging until the last frame that came; or all of it if somebody who is connected was
+        late. One who hangs is late once, which does not move a median; deadlines that are too short are many times.
+        """
         self._taken.append(seconds)

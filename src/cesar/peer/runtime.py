@@ -6,7 +6,8 @@ that a neighbour can still be joined in, so one that was away comes back where t
 
 *Who is awaited.* A round waits for a neighbour until the deadline, except when that neighbour will surely not send: its
 link is down, it has gone on to a later round, or it kept us waiting in vain last time and has not been heard since.
-So a dead peer costs nothing, and a hanging one costs one deadline.
+So a dead peer costs nothing, and a hanging one costs one deadline. If all that are connected kept us waiting, it is
+this peer that is out of step: it waits for them again instead of running ahead alone.
 
 *Threads.* Links live on the event loop. Everything that touches the engine runs on one thread of its own, one call
 at a time; a link reads on when its frame has been taken in, so a neighbour cannot flood this peer.
@@ -199,6 +200,7 @@ class AsyncPeer:
         self.transport = Transport(identity, roster, config.tables.peer.listen, self)
         self._ended = 0.0
         self._heard = 0.0
+        self._late = False
         transcript = config.tables.peer.transcript
         self._transcript = None if transcript is None else Transcript(config.folder / transcript)
         self.last_report: Report | None = None
@@ -331,7 +333,7 @@ class AsyncPeer:
                     deadlines=self._pace.deadlines(begin),
                 )
             )
-            self._running, self._heard = round_, begin
+            self._running, self._heard, self._late = round_, begin, False
             for link in self.transport.links.values():
                 link.forget_before(round_)
             outcome = await self._run(node, round_)
@@ -404,26 +406,29 @@ class AsyncPeer:
 
     def _gone(self, round_: RoundNo) -> frozenset[NodeId]:
         """Neighbours that will surely send nothing of use in this round, or are not worth waiting for."""
-        up = self._up()
-        return frozenset(
+        here = {
             peer
-            for peer, known in self.neighbours.items()
-            if peer not in up
-            or known.suspected
-            or not self._takes_part(peer)
-            or known.roster != self.roster.version
-            or known.status.current > round_
-        )
+            for peer in self._up() & self.neighbours.keys()
+            if self._takes_part(peer)
+            and self.neighbours[peer].roster == self.roster.version
+            and self.neighbours[peer].status.current <= round_
+        }
+        awaited = {peer for peer in here if not self.neighbours[peer].suspected} or here
+        return frozenset(self.neighbours.keys() - awaited)
 
     def _suspect(self, late: frozenset[NodeId]) -> None:
-        for peer in late:
-            if peer in self._up() and not self.neighbours[peer].suspected:
+        for peer in late & self._up():
+            self._late = True
+            if not self.neighbours[peer].suspected:
                 log.warning("node %d keeps this peer waiting; it goes on without it", peer)
                 self.neighbours[peer].suspected = True
 
     def _conclude(self, node: Node, outcome: AggregateReady, begin: float) -> Report:
         now, ledger = self._now(), node.ledger
-        self._pace.measured(max(self._heard, begin) - self._ended)
+        if self._late:
+            self._pace.measured(now - self._ended)
+        elif outcome.contributors:  # else there was nobody to measure
+            self._pace.measured(max(self._heard, begin) - self._ended)
         self._ended = now
         shares = max(1, ledger.shares) * max(1, self._size or 1)
         report = Report(
