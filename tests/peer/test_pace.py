@@ -41,12 +41,12 @@ def test_peers_find_one_another_again_when_the_network_becomes_slow(tmp_path):
                 quick = peer.frame
 
                 async def slow(node, payload, quick=quick):
-                    await asyncio.sleep(0.3)
+                    await asyncio.sleep(0.2)
                     await quick(node, payload)
 
                 peer.frame = slow
-            seen = [len(report.contributors) for _ in range(25) for report in await one_round(peers, models)]
+            seen = [len(report.contributors) for _ in range(16) for report in await one_round(peers, models)]
             assert min(seen) == 0
-            assert seen[-12:] == [3] * 12
+            assert seen[-8:] == [3] * 8
 
     on_loop(lag())
