@@ -144,16 +144,17 @@ def _summary(node: int, totals: dict[str, Any] | None, seconds: float) -> str:
 
 @contextlib.contextmanager
 def _terminated() -> Iterator[None]:
-    """While this lasts, SIGTERM ends the program as Ctrl-C does."""
+    """While this lasts, SIGTERM and SIGINT end the program as Ctrl-C does, also where a shell had SIGINT ignored."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _function(name: str) -> Callable[..., object]:
