@@ -19,6 +19,8 @@ is `Cesar.paper()`, "ours" is `Cesar()`; both run on the same engine, with every
 are means over nodes and seeds at the last test, ± the standard error over seeds; the paper prints the best of all
 tests, of five seeds. Below the paper's scale there are few nodes and rounds and no GPU, so accuracies are to be compared
 within a table and not with the paper's. Seconds are those of a machine that was busy with other things.
+Which rounds the bytes are counted in was decided after the first results: design/006-where-bytes-are-counted.md says why
+and what the others gave.
 """
 
 
