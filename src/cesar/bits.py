@@ -19,6 +19,7 @@ from numba.core import types as nbtypes
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from cesar import memory
 from cesar.types import BitWords, ByteArray
 
 Kernel = TypeVar("Kernel", bound=Callable[..., object])
@@ -117,13 +118,20 @@ def at_least(sets: Iterable[BitWords], threshold: int, words: int) -> BitWords:
     """
     if threshold == 0:
         return np.full(words, FULL, dtype=np.uint64)
-    reached = np.zeros((threshold, words), dtype=np.uint64)
+    reached = memory.empty(threshold * words, np.uint64).reshape(threshold, words)
+    reached[:] = ZERO
     for members in sets:
         for k in range(threshold - 1, 0, -1):
             reached[k] |= reached[k - 1] & members
         reached[0] |= members
     enough: BitWords = reached[-1]
     return enough
+
+
+def both(one: BitWords, other: BitWords) -> BitWords:
+    """Positions that are in both sets."""
+    out: BitWords = memory.empty(len(one), np.uint64)
+    return np.bitwise_and(one, other, out=out)
 
 
 @jit

@@ -25,10 +25,11 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cesar.bits import FULL, ONE, ZERO, jit, lowest_bit
 from cesar.errors import DataError, PrivacyError
-from cesar.types import BitWords, ByteArray, Counts, RingWords, Vector
+from cesar.types import BitWords, ByteArray, RingWords, Vector
 
 RING_BITS = (16, 20, 24, 32)
 EXPONENT_BIAS = 127
@@ -104,19 +105,19 @@ def add_masks(acc: RingWords, common: BitWords, stream: RingWords, negate: bool)
 
     The k-th word of the stream belongs to the k-th common position.
     """
-    k = 0
+    k = ZERO
     sign = np.uint32(0xFFFFFFFF) if negate else np.uint32(1)
     for w in range(len(common)):
         members = common[w]
-        base = 64 * w
+        base = np.uint64(64 * w)  # without a sign: an index that could be negative takes a test more
         if members == FULL:
             for t in range(64):
-                acc[base + t] += sign * stream[k + t]
-            k += 64
+                acc[base + np.uint64(t)] += sign * stream[k + np.uint64(t)]
+            k += np.uint64(64)
             continue
         while members != ZERO:
             acc[base + lowest_bit(members)] += sign * stream[k]
-            k += 1
+            k += ONE
             members &= members - ONE
 
 
@@ -137,66 +138,65 @@ def seal(
 
     `dither` is zero for rounding to nearest (halves up), else the seed of stochastic rounding. Returns how many.
     """
-    k = 0
+    k = ZERO
     for w in range(len(kept)):
         members = kept[w]
-        base = 64 * w
+        base = np.uint64(64 * w)
         while members != ZERO:
             p = base + lowest_bit(members)
             scaled = np.float64(values[p]) * scale
-            up = _dither(dither + np.uint64(p)) if dither != ZERO else 0.5
+            up = _dither(dither + p) if dither != ZERO else 0.5
             rounded = np.floor(scaled + up)
             out[k] = acc[p] + np.uint32(np.int64(rounded))
-            k += 1
+            k += ONE
             members &= members - ONE
-    return k
+    return int(k)
 
 
 @jit
-def accumulate(total: RingWords, counts: Counts, kept: BitWords, words: RingWords) -> int:
-    """Add one share's words to the receiver's sum at the kept positions, and count them there."""
-    k = 0
+def accumulate(total: RingWords, kept: BitWords, words: RingWords) -> int:
+    """Add one share's words to the receiver's sum at the kept positions; how many there were."""
+    k = ZERO
     for w in range(len(kept)):
         members = kept[w]
-        base = 64 * w
+        base = np.uint64(64 * w)
         while members != ZERO:
-            p = base + lowest_bit(members)
-            total[p] += words[k]
-            counts[p] += 1
-            k += 1
+            total[base + lowest_bit(members)] += words[k]
+            k += ONE
             members &= members - ONE
-    return k
+    return int(k)
 
 
 @jit
-def erase(total: RingWords, counts: Counts, spoiled: BitWords) -> None:
-    """Forget what was summed at the spoiled positions."""
-    for w in range(len(spoiled)):
-        members = spoiled[w]
-        while members != ZERO:
-            p = 64 * w + lowest_bit(members)
-            total[p] = 0
-            counts[p] = 0
-            members &= members - ONE
-
-
-@jit
-def average(own: Vector, total: RingWords, counts: Counts, bits: int, step: float) -> None:
+def average(
+    own: Vector, total: RingWords, kept: NDArray[np.uint64], spoiled: BitWords, bits: int, step: float
+) -> None:
     """v'[p] = mean of the own value and the contributions at p, written over the sum as float32.
 
-    Where there are no contributions, total[p] is 0 and the own value stays as it is. In place, by way of a
-    small block, because the sum of a large model is as large as the model.
+    Row i of `kept` has the positions of share i. Where there are no contributions total[p] is 0, so the own value
+    stays as it is; at the spoiled positions (none if that bitmap is empty) there are none that count. In place, by
+    way of a small block, because the sum of a large model is as large as the model.
     """
     shift = np.int32(32 - bits)
-    block = np.empty(1024, dtype=np.float32)
+    block = np.empty(64, dtype=np.float32)
+    voices = np.empty(64, dtype=np.uint32)
     out = total.view(np.float32)
-    for start in range(0, len(own), len(block)):
-        stop = min(start + len(block), len(own))
-        for p in range(stop - start):
-            number = np.int32(total[start + p] << np.uint32(shift)) >> shift  # the sign of the b-bit word
-            value = np.float64(own[start + p]) + np.float64(number) * step
-            block[p] = value / np.float64(counts[start + p] + np.uint32(1))
-        out[start:stop] = block[: stop - start]
+    for w in range(kept.shape[1]):
+        base = 64 * w
+        width = min(64, len(own) - base)
+        gone = spoiled[w] if len(spoiled) else ZERO
+        voices[:] = 1
+        for i in range(len(kept)):
+            members = kept[i, w] & ~gone
+            for t in range(64):
+                voices[t] += np.uint32((members >> np.uint64(t)) & ONE)
+        while gone != ZERO:
+            total[base + lowest_bit(gone)] = 0
+            gone &= gone - ONE
+        for t in range(width):
+            number = np.int32(total[base + t] << np.uint32(shift)) >> shift  # the sign of the b-bit word
+            block[t] = (np.float64(own[base + t]) + np.float64(number) * step) / np.float64(voices[t])
+        out[base : base + width] = block[:width]
 
 
 def packed_size(words: int, bits: int) -> int:

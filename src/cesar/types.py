@@ -22,9 +22,6 @@ BitWords = NDArray[np.uint64]
 
 ByteArray = NDArray[np.uint8]
 
-Counts = NDArray[np.uint8] | NDArray[np.uint16]
-"""How many shares hold each position."""
-
 Entropy = Callable[[int], bytes]
 """Gives that many fresh, unpredictable bytes; never the same twice."""
 

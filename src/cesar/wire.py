@@ -29,6 +29,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from cesar import memory
 from cesar.crypto.keys import CHECK_BYTES, FACTS_BYTES, SEED_BYTES, SESSION_BYTES, VERSION, Attempt
 from cesar.errors import EncodingError
 from cesar.ring import EXPONENT_BIAS
@@ -230,7 +231,7 @@ class Share:
             parts += (_LENGTH.pack(len(indices)), indices)
         head = b"".join(parts)
         lead = -len(head) % 4
-        buffer = np.empty(lead + len(head) + values, dtype=np.uint8)
+        buffer: ByteArray = memory.empty(lead + len(head) + values, np.uint8)
         buffer[lead : lead + len(head)] = np.frombuffer(head, dtype=np.uint8)
         sections = {"control": HEADER_BYTES, "metadata": len(head) - HEADER_BYTES, "values": values}
         payload = buffer[lead:].data

@@ -178,10 +178,11 @@ def test_stochastic_rounding_draws_anew_for_each_position_and_seed():
 
 def average(own, contributions, grid, dithers):
     """What a receiver makes of unmasked contributions."""
-    total, counts = np.zeros(len(own), dtype=np.uint32), np.zeros(len(own), dtype=np.uint8)
+    total, everywhere = np.zeros(len(own), dtype=np.uint32), bits.ones(len(own))
     for values, dither in zip(contributions, dithers, strict=True):
-        ring.accumulate(total, counts, bits.ones(len(own)), sealed(values, grid, dither))
-    ring.average(own, total, counts, grid.bits, 1.0 / grid.scale)
+        ring.accumulate(total, everywhere, sealed(values, grid, dither))
+    kept = np.array([everywhere] * len(contributions))
+    ring.average(own, total, kept, everywhere[:0], grid.bits, 1.0 / grid.scale)
     return total.view(np.float32)
 
 
@@ -225,22 +226,24 @@ def test_masks_go_to_common_positions_in_order(size, density, seed, negate):
 
 @relaxed
 @given(hnp.arrays(np.bool_, st.integers(1, 300)), st.integers(0, 2**32))
-def test_accumulate_erase_and_average(kept, seed):
+def test_a_mean_is_over_those_who_sent_what_is_not_spoiled(first, seed):
     chance = np.random.default_rng(seed)
-    size, words = len(kept), bits.from_bools(kept)
-    total, counts = np.zeros(size, dtype=np.uint32), np.zeros(size, dtype=np.uint16)
-    for _ in range(3):
-        ring.accumulate(total, counts, words, np.full(kept.sum(), 2**32 - 5, dtype=np.uint32))
-    assert np.array_equal(counts, 3 * kept)
-    assert np.array_equal(total, np.where(kept, 2**32 - 15, 0))
-    spoiled = kept & (chance.random(size) < 0.5)
-    ring.erase(total, counts, bits.from_bools(spoiled))
+    size = len(first)
+    kept = np.array([first, *(chance.random((4, size)) < 0.5)])
+    rows = np.array([bits.from_bools(flags) for flags in kept])
+    total = np.zeros(size, dtype=np.uint32)
+    for flags, words in zip(kept, rows, strict=True):
+        assert ring.accumulate(total, words, np.full(flags.sum(), 2**32 - 5, dtype=np.uint32)) == flags.sum()
+    voices = kept.sum(axis=0)
+    assert np.array_equal(total, -5 * voices % 2**32)
+    spoiled = chance.random(size) < chance.choice([0, 0.5])
     own = chance.normal(size=size).astype(np.float32)
-    ring.average(own, total, counts, 32, 1.0)
-    summed = kept & ~spoiled
+    ring.average(own, total, rows, bits.from_bools(spoiled) if spoiled.any() else rows[0, :0], 32, 1.0)
+    summed = (voices > 0) & ~spoiled
     out = total.view(np.float32)
     assert np.array_equal(out[~summed], own[~summed]), "what nobody contributed to stays bit for bit"
-    assert np.allclose(out[summed], (own[summed] - 15) / 4, rtol=1e-6)
+    expected = (own.astype(np.float64) - 5 * voices) / (voices + 1)
+    assert np.array_equal(out[summed], expected[summed].astype(np.float32))
 
 
 # ── packing ─────────────────────────────────────────────────────────────────────────────────────────────

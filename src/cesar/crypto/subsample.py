@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cesar import bits
+from cesar import bits, memory
 from cesar.crypto.keystream import Keystream
 from cesar.types import BitWords
 
@@ -26,7 +26,7 @@ def expand_seed(seed: bytes, size: int, alpha: float) -> BitWords:
     if threshold >= 1 << 32:
         return bits.ones(size)
     stream = Keystream(seed)  # drawn for this one set: it is the key of AES-128 as it is
-    words = np.empty(bits.words_for(size), dtype=np.uint64)
+    words: BitWords = memory.empty(bits.words_for(size), np.uint64)
     for start in range(0, len(words), 64 * _TILES):
         part = words[start : start + 64 * _TILES]
         planes = 512 * -(-len(part) // 64)

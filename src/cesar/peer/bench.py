@@ -38,7 +38,7 @@ from cesar.peer.transport import CHUNK, OPTIONS, SERVICE, Handler
 from cesar.theory import required_alpha
 
 START_SECONDS = 120.0
-PROBE_BYTES = 256 << 20
+PROBE_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class PeersBenchmark:
     """What `cesar bench peers` measured.
 
     Attributes:
-        round_seconds: median, from the first peer's begin to the last peer's end.
+        round_seconds: median, from the end of a round to that of the next: whoever ends first begins the next one.
         rounds_per_second: its inverse.
         floor_seconds: all bytes of a round at the measured throughput, and the keystream.
         ratio: of the two.
@@ -72,7 +72,6 @@ class PeersBenchmark:
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    begins: list[float]
     ends: list[float]
     shared: float
     sent: int
@@ -107,14 +106,13 @@ def bench_peers(
         results = _run_peers(folder, peers, size, rounds, progress)
         progress("throughput once more")
         throughput = statistics.mean((before, _throughput(folder)))
-    per_round = [
-        max(r.ends[k] for r in results) - min(r.begins[k] for r in results) for k in range(1, rounds + 1)
-    ]
+    ends = [max(r.ends[k] for r in results) for k in range(rounds + 1)]
+    per_round = np.diff(ends)  # the first round, which warms up, is not counted
     sent = statistics.mean(r.sent for r in results) / (rounds + 1)
     alpha = required_alpha(share, peers - 1, 1)
     masks = peers * (peers - 1) * (peers - 2)
     floor = peers * sent / throughput + _keystream_seconds(masks, int(alpha**2 * size))
-    seconds = statistics.median(per_round)
+    seconds = float(np.median(per_round))
     carried = [r.carried / r.sent - 1 for r in results if r.carried is not None]
     peak = max(r.peak for r in results)
     return PeersBenchmark(
@@ -179,6 +177,8 @@ def _run_peers(
             except EOFError:
                 worker.join(5)
                 raise CesarError(f"a peer's process ended with code {worker.exitcode}") from None
+        for ours, _ in pipes:
+            ours.send("all have measured")
     finally:
         for worker in workers:
             worker.join(30)
@@ -188,23 +188,23 @@ def _run_peers(
 
 
 def _work(folder: Path, size: int, rounds: int, pipe: Connection) -> None:
-    pipe.send(asyncio.run(_peer(folder, size, rounds)))
+    asyncio.run(_peer(folder, size, rounds, pipe))
 
 
-async def _peer(folder: Path, size: int, rounds: int) -> _Measured:
+async def _peer(folder: Path, size: int, rounds: int, pipe: Connection) -> None:
     async with AsyncPeer.load(folder) as peer:
         await peer.start()
         vector = np.random.default_rng(peer.id).standard_normal(size, dtype=np.float32)
         await peer.wait_for_neighbours(START_SECONDS)
-        begins, ends, sent = [], [], 0
+        ends, sent = [], 0
         for _ in range(rounds + 1):
-            begins.append(time.monotonic())
             report = await peer.average_vector(vector)
             ends.append(time.monotonic())
             sent += report.total_bytes
         await peer.transport.drain(30)
         carried = bytes_carried()
-        return _Measured(begins, ends, report.shared, sent, carried, _peak())
+        pipe.send(_Measured(ends, report.shared, sent, carried, _peak()))
+        await asyncio.to_thread(pipe.recv)  # a connection that ends takes its counters with it
 
 
 def _peak() -> int:

@@ -34,6 +34,7 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
+from cesar import memory
 from cesar.crypto.keys import VERSION, PairSecret
 from cesar.errors import ConfigError, DataError, EncodingError, Reason, RemoteProtocolError
 from cesar.indices import codecs
@@ -320,7 +321,7 @@ class AsyncPeer:
             round_ = RoundNo(max([self._state.state.next_round, *self._joinable()]))
             attempt = self._state.state.attempts
             self._state.change(attempts=attempt + 1, next_round=round_ + 1)
-            out = np.empty_like(vector)
+            out: Vector = memory.empty(len(vector), np.float32)
             await self._on_engine(
                 partial(
                     node.begin_round,
@@ -359,6 +360,7 @@ class AsyncPeer:
                 await self._send(out, round_)
                 del out  # a share is large; it lives on in the links alone
             elif outcome is not None:
+                await self._on_engine(node.close)  # its secrets and its memory are not needed any more
                 self._running = None
                 self._say(Status(round_ + 1, round_ + 1))
                 return outcome
@@ -395,14 +397,14 @@ class AsyncPeer:
                 links[to].send(Message.FRAME, out.frame.payload, round_)
                 if self._transcript is not None:
                     self._transcript.sent(to, out.frame.payload)
+        moved, seen = self._now(), -1
         while sum(link.outstanding for link in links.values()) > SENDING_AT_ONCE:
-            before = sum(link.delivered for link in links.values())
-            for _ in range(100):
-                await asyncio.sleep(0.01)
-                if sum(link.delivered for link in links.values()) > before:
-                    break
-            else:
+            delivered = sum(link.delivered for link in links.values())
+            if delivered != seen:
+                moved, seen = self._now(), delivered
+            elif self._now() > moved + max(1.0, self.patience / 20):
                 return  # whoever does not read must not keep the others waiting
+            await asyncio.sleep(0.01)
 
     def _gone(self, round_: RoundNo) -> frozenset[NodeId]:
         """Neighbours that will surely send nothing of use in this round, or are not worth waiting for."""

@@ -33,11 +33,12 @@ from typing import Any, Protocol
 import grpc
 import numpy as np
 
+from cesar import memory
 from cesar.peer.identity import Identity, fingerprint, read_certificate
 from cesar.peer.roster import LIMIT as ROSTER_LIMIT
 from cesar.peer.roster import Roster
 from cesar.peer.troubles import explain
-from cesar.types import Buffer, NodeId, RoundNo
+from cesar.types import Buffer, ByteArray, NodeId, RoundNo
 
 log = logging.getLogger("cesar.peer")
 
@@ -263,7 +264,7 @@ class Link:
                 if kind in _LONG and begun is None:
                     if len(body) < _LENGTH.size:
                         raise Refusal(f"a {kind.name} begins without its length")
-                    length, first = _LENGTH.unpack_from(body)[0], memoryview(body)[_LENGTH.size :]
+                    length, first = _LENGTH.unpack_from(body)[0], body[_LENGTH.size :]
                     most = ROSTER_LIMIT if kind is Message.ROSTER else await hub.largest_frame()
                     if not length <= most:
                         raise Refusal(f"a {kind.name} of {length} bytes; none here has over {most}")
@@ -277,9 +278,9 @@ class Link:
                     filled += len(body)
                     self._room.beat()
                 elif kind is Message.STATUS:
-                    hub.status(self.peer, body)
+                    hub.status(self.peer, bytes(body))
                 elif kind is Message.HELLO and len(body) <= HELLO_LIMIT:
-                    hub.meet(self.peer, body)
+                    hub.meet(self.peer, bytes(body))
                 elif kind is Message.REFUSED:
                     log.warning("node %d: %s", self.peer, _refusal_of(body), extra={"peer_id": self.peer})
                     hub.failed(self.peer, _refusal_of(body))
@@ -302,18 +303,19 @@ class Link:
 
 def _memory(length: int) -> memoryview:
     """Room for a frame. It ends at a multiple of four, so that words at the end of a share are read in place."""
-    return np.empty(length + -length % 4, np.uint8)[-length % 4 :].data
+    buffer: ByteArray = memory.empty(length + -length % 4, np.uint8)
+    return buffer[-length % 4 :].data
 
 
-def _split(message: bytes) -> tuple[Message, bytes]:
+def _split(message: bytes) -> tuple[Message, memoryview]:
     try:
-        return Message(message[0]), message[1:]
+        return Message(message[0]), memoryview(message)[1:]
     except (IndexError, ValueError):
         raise Refusal("it sends something that is not a message of this protocol") from None
 
 
-def _refusal_of(body: bytes) -> str:
-    return f"it refuses this peer: {body[:2000].decode(errors='replace')}"
+def _refusal_of(body: memoryview) -> str:
+    return f"it refuses this peer: {bytes(body[:2000]).decode(errors='replace')}"
 
 
 class Transport:
@@ -451,7 +453,7 @@ class Transport:
             raise Refusal(_refusal_of(body))
         if kind is not Message.HELLO or len(body) > HELLO_LIMIT:
             raise Refusal("it does not begin with a hello")
-        self._hub.meet(peer, body)
+        self._hub.meet(peer, bytes(body))
 
     # ── the side that listens ───────────────────────────────────────────────────────────────────────────
 

@@ -267,14 +267,18 @@ class MaskedRound:
         if len(partners) != len(message.items):
             raise EncodingError(f"{len(message.items)} partners relayed instead of {len(partners)}")
         told = {
-            partner: (item.seed, self._partner_words(item.indices))
+            partner: (item.seed, self._partner_words(partner, item.indices))
             for partner, item in zip(partners, message.items, strict=True)
         }
         self._groups[sender] = Group(message.exponent, message.group)
         self._relayed.update(told)
 
-    def _partner_words(self, data: Buffer) -> BitWords | None:
-        own = self._own.selected
+    def _partner_words(self, partner: NodeId, data: Buffer) -> BitWords | None:
+        """The positions of a relayed set that are this node's own; a seed that was announced is not expanded again."""
+        own, known = self._own.selected, self._announced.get(partner)
+        announced = None if known is None else known.indices
+        if announced is not None and announced.seed is not None and write_set(announced, None) == data:
+            return announced.words
         indices = read_set(self._method.sparsifier, data, self._size, within=0 if own is None else own.count)
         if own is None or indices is None:
             return None
@@ -411,7 +415,10 @@ class MaskedRound:
                 self._phase = Phase.SHARE
                 self._find_partners()
                 ready = self._groups if self._method.grouped else self._hood.view
-                self._outbox.extend(partial(self._make_share, r) for r in sorted(ready))
+                in_turn = sorted(
+                    ready, key=lambda r: (r < self._me, r)
+                )  # so that not all begin with the same one
+                self._outbox.extend(partial(self._make_share, r) for r in in_turn)
             case _:
                 self._phase = Phase.DONE
 

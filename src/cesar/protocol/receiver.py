@@ -14,9 +14,9 @@ from itertools import combinations
 
 import numpy as np
 
-from cesar import bits, ring
+from cesar import bits, memory, ring
 from cesar.crypto.keys import digest_positions
-from cesar.types import BitWords, Counts, NodeId, RingWords, Vector
+from cesar.types import BitWords, NodeId, RingWords, Vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +44,18 @@ class Receiver:
         self._group = frozenset(sets)
         self._enough = self._at_least(self._group)
         self._digests = {
-            frozenset((i, j)): digest_positions(sets[i] & sets[j]) for i, j in combinations(sorted(sets), 2)
+            frozenset((i, j)): digest_positions(bits.both(sets[i], sets[j]))
+            for i, j in combinations(sorted(sets), 2)
         }
         self._out, self._total = out, out.view(np.uint32)
-        self._counts: Counts = np.empty(0, dtype=np.uint8)
+        self._kept = np.empty((0, 0), dtype=np.uint64)  # a row for each share
         self.arrived: dict[NodeId, Arrived] = {}
 
     def expected_positions(self, sender: NodeId, partners: Collection[NodeId]) -> BitWords:
         """I_{i→r} of a share that carries these partners' masks."""
         group = frozenset((sender, *partners))
         enough = self._enough if group == self._group else self._at_least(group)
-        return enough & self._sets[sender]
+        return bits.both(enough, self._sets[sender])
 
     def _at_least(self, group: frozenset[NodeId]) -> BitWords:
         """Positions that enough members of a group selected for each to carry s masks."""
@@ -68,10 +69,11 @@ class Receiver:
         """Add a share's words, which lie at the kept positions."""
         if not self.arrived:
             self._total[:] = 0
-            small = self._degree < 256
-            self._counts = np.zeros(self._size, np.uint8) if small else np.zeros(self._size, np.uint16)
-        ring.accumulate(self._total, self._counts, kept, words)
-        self.arrived[sender] = Arrived(kept, checks)
+            self._kept = memory.empty(self._degree * len(kept), np.uint64).reshape(self._degree, len(kept))
+        row = self._kept[len(self.arrived)]
+        row[:] = kept
+        ring.accumulate(self._total, row, words)
+        self.arrived[sender] = Arrived(row, checks)
 
     def spoiled(self) -> BitWords | None:
         """Positions where some mask that arrived is not cancelled; None if every mask is."""
@@ -102,9 +104,15 @@ class Receiver:
             return self.keep(own)
         spoiled = self.spoiled()
         lost = 0 if spoiled is None else bits.count(spoiled)
-        if spoiled is not None:
-            ring.erase(self._total, self._counts, spoiled)
-        ring.average(own, self._total, self._counts, grid.bits, 1.0 / grid.scale)
+        nothing = np.empty(0, dtype=np.uint64)
+        ring.average(
+            own,
+            self._total,
+            self._kept[: len(self.arrived)],
+            nothing if spoiled is None else spoiled,
+            grid.bits,
+            1.0 / grid.scale,
+        )
         return lost
 
     def keep(self, own: Vector) -> int:

@@ -30,7 +30,7 @@ class Partner:
 
     Attributes:
         seed: the partner's fresh seed of this attempt.
-        words: the positions that both selected.
+        words: the positions that the partner selected, or those of them that this sender selected too.
         common: how many positions both selected, per block.
         digest: of these positions.
     """
@@ -42,10 +42,10 @@ class Partner:
 
     @classmethod
     def of(cls, seed: bytes, theirs: BitWords, own: BitWords) -> Partner:
-        common = own & theirs
+        common = bits.both(own, theirs)
         counts = np.empty(-(-len(own) // BLOCK_WORDS), dtype=np.int64)
         bits.count_blocks(common, BLOCK_WORDS, counts)
-        return cls(seed, common, tuple(counts.tolist()), digest_positions(common))
+        return cls(seed, theirs, tuple(counts.tolist()), digest_positions(common))
 
 
 def kept_positions(own: BitWords, partners: list[BitWords], masking_requirement: int) -> BitWords:
@@ -91,6 +91,7 @@ def write_masked(
     words = out.view("<u4") if grid.bits == 32 else np.empty(total, dtype=np.uint32)
     most = max((max(masker.partner.common, default=0) for masker in maskers), default=0)
     stream_words, masks = _scratch("stream", most), _scratch("masks", 64 * min(BLOCK_WORDS, len(own)))
+    common = np.empty(BLOCK_WORDS, dtype=np.uint64)
     written = 0
     for index, start in enumerate(range(0, len(own), BLOCK_WORDS)):
         block = slice(start, min(start + BLOCK_WORDS, len(own)))
@@ -98,7 +99,8 @@ def write_masked(
         for masker, stream in zip(maskers, streams, strict=True):
             needed = stream_words[: masker.partner.common[index]]
             stream.fill(needed)
-            ring.add_masks(masks, masker.partner.words[block], needed, masker.negate)
+            both = np.bitwise_and(own[block], masker.partner.words[block], out=common[: block.stop - start])
+            ring.add_masks(masks, both, needed, masker.negate)
         first = 64 * start
         offset = np.uint64((dither + first) % (1 << 64)) if dither else bits.ZERO
         values = vector[first : 64 * block.stop]

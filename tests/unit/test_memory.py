@@ -1,0 +1,77 @@
+"""Memory that is used again: nobody gets what somebody still holds."""
+
+from __future__ import annotations
+
+import gc
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from cesar import memory
+
+MB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def _bare_shelf(monkeypatch):
+    monkeypatch.setattr(memory, "_shelf", {})
+
+
+def place(array):
+    return array.__array_interface__["data"][0]
+
+
+def test_a_piece_is_used_again_when_its_last_view_is_gone():
+    array = memory.empty(3 * MB, np.uint8)
+    where, view = place(array), array[MB:].view("<u4")[5:].data
+    del array
+    gc.collect()
+    other = memory.empty(3 * MB, np.uint8)
+    assert place(other) != where, "a view of a view is still there"
+    del view
+    gc.collect()
+    again = memory.empty(3 * MB - 5, np.uint8)
+    assert place(again) == where, "sizes need not agree to the byte"
+
+
+def test_small_pieces_are_left_to_the_system():
+    del_me = memory.empty(1000, np.uint64)
+    assert del_me.dtype == np.uint64
+    del del_me
+    assert not memory._shelf
+
+
+def test_what_fits_nobody_is_given_up():
+    old = [memory.empty(8 * MB, np.uint8) for _ in range(3)]
+    del old
+    held = [memory.empty(2 * MB, np.uint8) for _ in range(3)]
+    assert not memory._shelf, "each of them asked in vain, and one that is far too large went"
+    del held
+
+
+def test_the_shelf_has_an_end():
+    held = [memory.empty(MB + k, np.uint8) for k in range(50)]
+    del held
+    assert len(memory._shelf) == 32
+
+
+def test_two_never_hold_the_same_memory():
+    """Many threads take, write, look again and let go."""
+
+    def work(seed):
+        chance = random.Random(seed)
+        held = []
+        for step in range(300):
+            array = memory.empty(chance.choice([MB, MB + 77, 2 * MB]), np.uint8)
+            mark = (seed * 37 + step) % 251
+            array[:: 1 << 12] = mark
+            held.append((array, mark))
+            if len(held) > 4:
+                seen, expected = held.pop(chance.randrange(5))
+                assert (seen[:: 1 << 12] == expected).all()
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(8)))
