@@ -122,6 +122,14 @@ def ip(*words: str) -> None:
     subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
 
 
+def remove_orphans() -> None:
+    """Namespaces of tests that were killed before they could tidy up."""
+    listed = subprocess.run(["ip", "netns", "list"], check=False, capture_output=True, text=True).stdout
+    for name, process in re.findall(r"^(cesar(\d+)-\w+)", listed, re.MULTILINE):
+        if not Path("/proc", process).exists():
+            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+
+
 class Switchboard:
     """A network namespace for each node, on two switches that a cable joins; the cable can be cut."""
 
@@ -133,6 +141,7 @@ class Switchboard:
         self.addresses = {node: f"10.77.{node // 200}.{node % 200 + 1}:7400" for node in self.names}
 
     def __enter__(self) -> Self:
+        remove_orphans()
         try:
             self._build()
         except BaseException:

@@ -207,13 +207,20 @@ class Fleet:
                     check_mean(told, before, after, {i: models[i][t][0] for i in report["contributors"]})
         return checked, lost
 
-    def check_return(self, node: int, after: int) -> None:
-        """Others have had it in their averages again in a later round."""
-        assert any(
+    def back(self, node: int, after: int) -> bool:
+        """Whether others have had it in their averages again in a later round."""
+        return any(
             note["report"]["round"] > after and node in note["report"]["contributors"]
             for i in self.network.roster.graph[node]
             for note in self.notes(i)
-        ), f"peer {node} never came back after round {after}"
+        )
+
+    def until_back(self, gone: list[tuple[int, int]], seconds: float) -> None:
+        """Everybody takes part again who was away since some round."""
+        end = time.monotonic() + seconds
+        while absent := [(node, since) for node, since in gone if not self.back(node, since)]:
+            assert time.monotonic() < end, f"never came back: {absent}\n{self.tails([absent[0][0]])}"
+            time.sleep(1)
 
     def check_seeds(self) -> None:
         """No seed of a mask was ever used twice."""
@@ -265,25 +272,23 @@ def graph_of(count: int, degree: int = 4) -> nx.Graph:
     return nx.random_regular_graph(degree, count, seed=5)
 
 
-def test_kill_and_stop(tmp_path, record_property):
+def test_kill_and_stop(tmp_path):
     """A few dozen rounds: one peer is killed and restarted, another stopped for longer than the deadline."""
     graph = graph_of(PEERS)
     network = make_network(tmp_path / "net", graph, METHOD, rounds=ROUNDS, transcript=True)
     with Fleet(network) as fleet:
         fleet.until(4, 60)
         fleet.kill(3)
-        killed = fleet.round()
+        killed = fleet.round() + 1  # the one that was going on may still have it
         fleet.until(killed + 3, 30)
         fleet.start(3)
         fleet.until(fleet.round() + 3, 30)
-        stopped = fleet.round()
         fleet.freeze(7, HANG)
-        fleet.finish(90)
+        fleet.until_back([(3, killed), (7, fleet.round() + 1)], 60)
+        fleet.finish(60)
     longest = fleet.longest()
     checked, lost = fleet.check_averages()
     assert checked >= 15 * 12
-    fleet.check_return(3, killed)
-    fleet.check_return(7, stopped)
     fleet.check_seeds()
     ours, theirs = fleet.accuracies().mean(), simulated(graph, fleet.taken()).mean()
     print(f"longest {longest:.2f} s, {checked} averages, {lost} lost, {ours:.4f} against {theirs:.4f}")
@@ -371,11 +376,11 @@ def test_soak(tmp_path):
                 victim = draw.choice(present)
                 fleet.kill(victim)
                 away[victim] = now
-                gone.append((victim, now))
+                gone.append((victim, fleet.round() + 1))
             if draw.random() < 0.1:
                 victim = draw.choice([node for node in present if node not in away])
                 fleet.freeze(victim, HANG)
-                gone.append((victim, now))
+                gone.append((victim, fleet.round() + 1))
             if board and fleet.taken() > 150 * (1 + len(cuts)):
                 board.cut()
                 fleet.until(now + 40, 300)
@@ -384,13 +389,12 @@ def test_soak(tmp_path):
             fleet.until(fleet.round() + 3, 300)
         for node in away:
             fleet.start(node)
+        fleet.until_back(gone, 300)
         fleet.finish(300)
         seconds = time.monotonic() - begin
     longest = fleet.longest()
     checked, lost = fleet.check_averages()
     fleet.check_seeds()
-    for node, since in gone:
-        fleet.check_return(node, since)
     for healed in cuts:
         assert across(fleet, left, healed + 1, fleet.last + 1)
     ours, theirs = fleet.accuracies(), simulated(graph, fleet.taken())
