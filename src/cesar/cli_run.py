@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
+from enum import StrEnum
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,7 +21,7 @@ from cesar.seeds import SeedTree
 if TYPE_CHECKING:
     from cesar.experiment.results import MethodRow
     from cesar.experiment.run import Row
-    from cesar.sim.simulation import RoundRecord
+    from cesar.sim.simulation import Hire, RoundRecord
 
 DataDir = Annotated[
     Path | None,
@@ -76,6 +78,25 @@ def progress_bars() -> Progress:
     )
 
 
+class EngineName(StrEnum):
+    """Where the nodes of a simulation live."""
+
+    LOCAL = "local"
+    RAY = "ray"
+
+
+def _hire(
+    engine: EngineName, address: str | None, workers: int | None
+) -> AbstractContextManager[Hire | None]:
+    if engine is EngineName.RAY:
+        from cesar.sim.cluster import connect  # noqa: PLC0415
+
+        return connect(address, workers)
+    if address is not None:
+        raise ConfigError("--address is that of a Ray cluster; add --engine ray")
+    return nullcontext()
+
+
 def run_command(
     file: Annotated[Path | None, typer.Argument(help="The experiment file (TOML).")] = None,
     out: Annotated[Path | None, typer.Option(help="Directory for the results; default runs/NAME.")] = None,
@@ -84,7 +105,15 @@ def run_command(
         list[str] | None, typer.Option("--set", help="key.path=value; may be given several times.")
     ] = None,
     data_dir: DataDir = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Threads; default one per core.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Threads, or actors of Ray; default one per core.")
+    ] = None,
+    engine: Annotated[
+        EngineName, typer.Option(help="Where the nodes live: in this process, or in actors of Ray.")
+    ] = EngineName.LOCAL,
+    address: Annotated[
+        str | None, typer.Option(help="Of a Ray cluster; without it Ray is started on this machine.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run an experiment: every method and seed of the file, with progress, a table and a report."""
@@ -100,12 +129,13 @@ def run_command(
         folder = out or Path("runs") / experiment.name
         if (folder / "experiment.json").exists() and run.read(folder) != experiment:
             raise ConfigError(f"{folder} holds another experiment; choose another --out, or remove it")
-    with progress_bars() as progress:
+    with _hire(engine, address, workers) as hire, progress_bars() as progress:
         run.execute(
             experiment,
             folder,
             data_dir=data_dir,
             workers=workers,
+            hire=hire,
             observers=[ProgressBars(progress), *loggers.loggers(experiment, folder)],
         )
     show_results([folder], as_json=as_json)

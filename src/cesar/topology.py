@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -74,10 +74,11 @@ class Neighbourhood:
         return candidates[int.from_bytes(digest[:8], "little") % len(candidates)]
 
 
-def neighbourhoods(graph: nx.Graph) -> dict[NodeId, Neighbourhood]:
-    """What each node of a (checked) graph may know."""
+def neighbourhoods(graph: nx.Graph, nodes: Iterable[int] | None = None) -> dict[NodeId, Neighbourhood]:
+    """What each node of a (checked) graph may know, or each of some nodes."""
     views = {NodeId(i): tuple(sorted(NodeId(j) for j in graph[i])) for i in graph}
-    return {i: Neighbourhood(i, {r: views[r] for r in views[i]}) for i in views}
+    wanted = views if nodes is None else map(NodeId, nodes)
+    return {i: Neighbourhood(i, {r: views[r] for r in views[i]}) for i in wanted}
 
 
 def check_graph(graph: nx.Graph, nodes: int) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass
+from functools import partial
 
 import networkx as nx
 import numpy as np
@@ -25,7 +26,8 @@ from cesar.methods import Method
 from cesar.peer.identity import write_public
 from cesar.peer.peer import Peer
 from cesar.seeds import SeedTree
-from cesar.sim.simulation import Faults, Setup, Simulation
+from cesar.sim.host import Faults, Setup
+from cesar.sim.simulation import LocalCrew, Simulation
 
 RESULT = "result.json"
 _TEST_EVERY = 5
@@ -113,7 +115,7 @@ def simulate(recipe: Recipe, graph: nx.Graph, method: Method, steps: int) -> flo
             faults=Faults(),
             seed=recipe.seed,
         ),
-        workers=1,
+        partial(LocalCrew, workers=1),
     )
     try:
         for _ in simulation.run(recipe.rounds):

@@ -21,6 +21,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -40,8 +41,9 @@ from cesar.learn.samples import Dataset
 from cesar.learn.training import Sgd
 from cesar.seeds import SeedTree
 from cesar.settings import MethodSection
+from cesar.sim.host import Faults, Host, Setup
 from cesar.sim.machine import machine, peak_rss_bytes
-from cesar.sim.simulation import Faults, RoundRecord, Setup, Simulation
+from cesar.sim.simulation import Hire, LocalCrew, RoundRecord, Simulation
 from cesar.wire import CATEGORIES
 
 Row = dict[str, float | int]
@@ -82,8 +84,15 @@ def execute(
     data_dir: Path | None = None,
     workers: int | None = None,
     observers: Sequence[Observer] = (),
+    hire: Hire | None = None,
 ) -> list[dict[str, object]]:
-    """Run everything that is not finished yet; the summaries of all runs."""
+    """Run everything that is not finished yet; the summaries of all runs.
+
+    Args:
+        workers: threads in this process.
+        hire: whom the nodes live with instead, see `cesar.sim.cluster.connect`; results do not depend on it.
+    """
+    hire = hire or partial(LocalCrew, workers=workers)
     data = load_data(experiment, data_dir)
     runs = runs_of(experiment, out)
     for run in runs:
@@ -93,7 +102,7 @@ def execute(
     summaries: list[dict[str, object]] = []
     for run in runs:
         measured = _measured_share(experiment, run.method, summaries)
-        summaries.append(_execute_run(experiment, run, data, measured, workers, observers))
+        summaries.append(_execute_run(experiment, run, data, measured, hire, observers))
     return summaries
 
 
@@ -216,7 +225,8 @@ def _setup(experiment: Experiment, run: Run, data: Dataset, measured: float | No
 def _check(experiment: Experiment, run: Run, data: Dataset) -> None:
     """Make everything once, so that what is wrong shows before anything is trained."""
     measured = 0.5 if experiment.match_share else None
-    Simulation(_setup(experiment, run, data, measured), workers=1).close()
+    setup = _setup(experiment, run, data, measured)
+    Host(setup, range(len(setup.parts)), workers=1).close()
 
 
 def _measured_share(
@@ -238,7 +248,7 @@ def _execute_run(
     run: Run,
     data: Dataset,
     measured: float | None,
-    workers: int | None,
+    hire: Hire,
     observers: Sequence[Observer],
 ) -> dict[str, object]:
     finished = run.folder / "summary.json"
@@ -249,14 +259,13 @@ def _execute_run(
     _write_json(run.folder / "versions.json", versions())
     setup = _setup(experiment, run, data, measured)
     journal = Journal.open(run.folder)
-    simulation = Simulation(setup, workers=workers, models=journal.models, next_round=journal.next_round)
+    simulation = Simulation(setup, hire, models=journal.models, next_round=journal.next_round)
     for observer in observers:
         observer.started(run.method.title, run.seed, experiment.rounds, journal.next_round)
     saved = time.monotonic()
     for record in simulation.run(experiment.rounds):
         journal.add(record)
         if experiment.recording.keeps(simulation.next_round, experiment.rounds):
-            assert simulation.exchange is not None
             recording.write(run.folder, simulation.next_round, simulation.exchange, setup.parts)
         for observer in observers:
             observer.round_done(record, journal.sent_in_all)

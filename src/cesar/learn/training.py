@@ -60,6 +60,7 @@ class Cohort:
         module: a template; every worker gets a copy.
         parts: for each node the rows of the training set that are its own.
         pool: worker threads.
+        first: the number of the first of these nodes; the others follow it.
         device: where models are trained and tested; by default a GPU if there is one. The rows stay in main
             memory, a node's model is copied there and back.
     """
@@ -73,11 +74,12 @@ class Cohort:
         *,
         seeds: SeedTree,
         pool: Executor,
+        first: int = 0,
         device: torch.device | None = None,
     ) -> None:
         self._data, self._module, self._sgd, self._pool = data, module, sgd, pool
-        self._layout = Layout.of(module)
-        self._batches = [Batches(rows, sgd.batch_size, seeds, i) for i, rows in enumerate(parts)]
+        self._layout, self._first = Layout.of(module), first
+        self._batches = [Batches(rows, sgd.batch_size, seeds, i) for i, rows in enumerate(parts, first)]
         self._device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._local = threading.local()
 
@@ -114,7 +116,7 @@ class Cohort:
             vector.copy_(work)
         if not bool(torch.isfinite(value)):
             raise DataError(
-                f"node {node} diverged in round {round_}: its loss is {value.item()}; lower training.learning_rate"
+                f"node {self._first + node} diverged in round {round_}: its loss is {value.item()}; lower training.learning_rate"
             )
 
     def _fields(self, rows: NDArray[np.int64]) -> tuple[torch.Tensor, ...]:
@@ -124,6 +126,12 @@ class Cohort:
         self, models: NDArray[np.float32], test_samples: int | None = None, summaries: int = 50
     ) -> dict[str, float]:
         """Test metrics on the first test samples, averaged over the nodes; ROUGE-L on the first `summaries`."""
+        return mean_metrics(self.test(models, test_samples, summaries))
+
+    def test(
+        self, models: NDArray[np.float32], test_samples: int | None = None, summaries: int = 50
+    ) -> list[dict[str, float]]:
+        """The test metrics of each node."""
         fields = self._data.test.fields
         samples = Samples(tuple(field[:test_samples].to(self._device) for field in fields))
 
@@ -133,5 +141,9 @@ class Cohort:
             bind(module, self._layout, torch.from_numpy(models[node]).to(self._device))
             return score(self._data, module, samples, summaries=summaries).metrics(self._data.task)
 
-        rows = list(self._pool.map(test, range(len(models))))
-        return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
+        return list(self._pool.map(test, range(len(models))))
+
+
+def mean_metrics(rows: list[dict[str, float]]) -> dict[str, float]:
+    """Metrics of many nodes, averaged."""
+    return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,6 +28,7 @@ from cesar.types import NodeId, RoundNo
 from cesar.wire import CATEGORIES, Frame, Kind
 
 CrashPoint = Literal["before_announce", "after_announce", "after_coordination", "during_share"]
+Watch = Callable[[NodeId, NodeId, Frame], None]
 _SHARES = (Kind.SHARE, Kind.PLAIN_SHARE)
 _DEADLINES = Deadlines(announce=1.0, relay=2.0, share=3.0)
 """Simulated time: a phase ends when nothing is in flight any more, so only the order matters."""
@@ -39,21 +40,61 @@ THREADED_SIZE = 250_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """What nodes have sent in a round.
+
+    Attributes:
+        bytes: category → (n,) int64.
+        shares: how many shares.
+        parameters: how many parameters they held together.
+        size: d.
+    """
+
+    bytes: dict[str, NDArray[np.int64]]
+    shares: int
+    parameters: int
+    size: int
+
+    @property
+    def shared(self) -> float:
+        """β: the mean fraction of parameters in a share."""
+        return self.parameters / (self.shares * self.size) if self.shares else 0.0
+
+    @classmethod
+    def joined(cls, tallies: Sequence[Tally]) -> Tally:
+        """Of nodes that were counted in several places, in order."""
+        return cls(
+            bytes={c: np.concatenate([tally.bytes[c] for tally in tallies]) for c in CATEGORIES},
+            shares=sum(tally.shares for tally in tallies),
+            parameters=sum(tally.parameters for tally in tallies),
+            size=tallies[0].size,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RoundResult:
     """What a round has brought.
 
     Attributes:
         vectors: (n, d) float32, the new models; a crashed node keeps its own.
         entered: (n, d) float32, the models that were averaged: those given, with noise if the method adds any.
-        shared: β as measured: the mean fraction of parameters in the shares that were sent.
-        bytes: category → (n,) int64, what each node sent.
+        tally: what was sent.
     """
 
     vectors: NDArray[np.float32] = field(repr=False)
     entered: NDArray[np.float32] = field(repr=False)
-    shared: float
-    bytes: dict[str, NDArray[np.int64]]
+    tally: Tally
     sets: tuple[IndexSet, ...] = field(repr=False)
+
+    @property
+    def shared(self) -> float:
+        """β as measured: the mean fraction of parameters in the shares that were sent."""
+        return self.tally.shared
+
+    @property
+    def bytes(self) -> dict[str, NDArray[np.int64]]:
+        """Category → (n,), what each node sent."""
+        return self.tally.bytes
 
     @property
     def selected(self) -> NDArray[np.bool_]:
@@ -69,17 +110,22 @@ class RoundResult:
 
 
 class _Keys:
-    """Agreement keys drawn from the run's seed; a pair's secret is computed when first needed."""
+    """Agreement keys drawn from the run's seed; keys and secrets are computed when first needed."""
 
-    def __init__(self, seeds: SeedTree, nodes: int, session: bytes) -> None:
-        self._pairs = [KeyPair.generate(seeds.entropy("keys", i)) for i in range(nodes)]
-        self._session = session
+    def __init__(self, seeds: SeedTree, session: bytes) -> None:
+        self._seeds, self._session = seeds, session
+        self._pairs: dict[int, KeyPair] = {}
         self._secrets: dict[tuple[int, int], PairSecret] = {}
 
     def secret(self, node: NodeId, peer: NodeId) -> PairSecret:
         if (node, peer) not in self._secrets:
-            self._secrets[node, peer] = self._pairs[node].agree(self._pairs[peer].public, self._session)
+            self._secrets[node, peer] = self._pair(node).agree(self._pair(peer).public, self._session)
         return self._secrets[node, peer]
+
+    def _pair(self, node: int) -> KeyPair:
+        if node not in self._pairs:
+            self._pairs[node] = KeyPair.generate(self._seeds.entropy("keys", node))
+        return self._pairs[node]
 
 
 class Ensemble:
@@ -93,6 +139,7 @@ class Ensemble:
         workers: threads; by default one per core for large models and one for small ones
             (`THREADED_SIZE`). The result does not depend on it.
         first_round: go on with this round; a round's result depends on its number and the seed alone.
+        nodes: those that live here, ascending; by default all. Models and results are theirs, in this order.
     """
 
     def __init__(
@@ -104,35 +151,39 @@ class Ensemble:
         seed: int = 0,
         workers: int | None = None,
         first_round: int = 0,
+        nodes: Sequence[int] | None = None,
     ) -> None:
         if not isinstance(method, Cesar | SecureAggregation | DPSGD):
             raise ConfigError(f"{method!r} is not a method; use Cesar(…), SecureAggregation() or DPSGD(…)")
-        self._noise, self._steps = (
+        self._noise, self.steps = (
             (method.noise, method.gossip_steps) if isinstance(method, DPSGD) else (0.0, 1)
         )
         if isinstance(method, DPSGD):
             method = replace(method, noise=0.0, gossip_steps=1)  # what one step of the engine does
         self._method, self._size, self._seeds = method, size, SeedTree(seed)
-        self._count = len(graph)
-        first_round *= self._steps  # each gossip step is a round of the engine
+        self._count, self._here = len(graph), range(len(graph)) if nodes is None else nodes
         self._workers = workers or (os.cpu_count() or 1 if size >= THREADED_SIZE else 1)
         self._pool = ThreadPoolExecutor(self._workers)
         self._session = self._seeds.bytes(SESSION_BYTES, "session")
         self._nodes: list[Node] = []
+        self._keys = _Keys(self._seeds, self._session)
         self.use_graph(graph)
-        keys = _Keys(self._seeds, len(graph), self._session)
+        self.rewind(first_round)
+
+    def rewind(self, round_: int) -> None:
+        """Go on with this round, which may be one that has begun or ended: it will be exactly the same again."""
+        self._next_round = round_ * self.steps  # each gossip step is a round of the engine
         self._nodes = [
             Node(
                 i,
                 self.method,
-                size,
+                self._size,
                 session=self._session,
-                secrets=partial(keys.secret, i),
-                first_round=first_round,
+                secrets=partial(self._keys.secret, i),
+                first_round=self._next_round,
             )
-            for i in map(NodeId, range(len(graph)))
+            for i in map(NodeId, self._here)
         ]
-        self._next_round = first_round
 
     def use_graph(self, graph: nx.Graph) -> None:
         """Average along these edges from now on; in strict mode with the s that this graph asks for.
@@ -142,7 +193,7 @@ class Ensemble:
         """
         check_graph(graph, self._count)
         self.method = self._method.for_graph(graph)
-        self._hoods = neighbourhoods(graph)
+        self._hoods = neighbourhoods(graph, self._here)
         for node in self._nodes:
             node.use_method(self.method)
 
@@ -157,7 +208,7 @@ class Ensemble:
         reference: NDArray[np.float32] | None = None,
         crashes: Mapping[int, CrashPoint] | None = None,
         out: NDArray[np.float32] | None = None,
-        watch: Callable[[NodeId, NodeId, Frame], None] | None = None,
+        watch: Watch | None = None,
     ) -> RoundResult:
         """Average once. The vectors must not change meanwhile; they are not changed.
 
@@ -170,78 +221,120 @@ class Ensemble:
         Raises:
             DataError: a model holds NaN or infinity; nothing was sent by anybody.
         """
+        self.begin(vectors, reference=reference, crashes=crashes, out=out, watch=watch).complete()
+        for _ in range(self.steps - 1):
+            self.proceed().complete()
+        return self.finish()
+
+    def begin(
+        self,
+        vectors: NDArray[np.float32],
+        *,
+        reference: NDArray[np.float32] | None = None,
+        crashes: Mapping[int, CrashPoint] | None = None,
+        out: NDArray[np.float32] | None = None,
+        watch: Watch | None = None,
+    ) -> Network:
+        """Begin what `round` does as a whole: let the network that is returned come to its end, then `proceed` with the
+        next gossip step in the same way until `steps` are done, then `finish`.
+        """
         crashes = crashes or {}
         self._check_models("vectors", vectors)
         if reference is not None:
             self._check_models("reference", reference)
         self._check_crashes(crashes)
-        entered = self._with_noise(vectors)
-        results = [self._exchange(entered, reference, crashes, out if self._steps == 1 else None, watch)]
-        for step in range(2, self._steps + 1):
-            target = out if step == self._steps else None
-            results.append(self._exchange(results[-1].vectors, None, crashes, target, watch))
-        for i in crashes:
-            results[-1].vectors[i] = vectors[i]
+        self._given, self._crashes, self._out, self._watch = vectors, crashes, out, watch
+        self._results: list[RoundResult] = []
+        return self._exchange(self._with_noise(vectors), reference)
+
+    def proceed(self) -> Network:
+        """The next gossip step: what is shared is now the last step's result."""
+        self._results.append(self._result())
+        return self._exchange(self._results[-1].vectors, None)
+
+    def finish(self) -> RoundResult:
+        """The result of the round that has begun, once the network of its last step has come to its end."""
+        results = [*self._results, self._result()]
+        first, vectors = results[0], results[-1].vectors
+        for row, i in enumerate(self._here):
+            if i in self._crashes:
+                vectors[row] = self._given[row]
         sent = {name: np.sum([one.bytes[name] for one in results], axis=0) for name in CATEGORIES}
-        return replace(results[0], vectors=results[-1].vectors, bytes=sent)
+        return replace(first, vectors=vectors, tally=replace(first.tally, bytes=sent))
 
     def _with_noise(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+        """One stream for all nodes in their order: those of other places are drawn and dropped."""
         if not self._noise:
             return vectors
-        draw = self._seeds.generator("noise", self._next_round)
-        return vectors + np.float32(self._noise) * draw.standard_normal(vectors.shape, dtype=np.float32)
+        draw, here = self._seeds.generator("noise", self._next_round), frozenset(self._here)
+        drawn = (draw.standard_normal(self._size, dtype=np.float32) for _ in range(max(here) + 1))
+        rows = [row for i, row in enumerate(drawn) if i in here]
+        return vectors + np.float32(self._noise) * np.stack(rows)
 
-    def _exchange(
-        self,
-        vectors: NDArray[np.float32],
-        reference: NDArray[np.float32] | None,
-        crashes: Mapping[int, CrashPoint],
-        out: NDArray[np.float32] | None,
-        watch: Callable[[NodeId, NodeId, Frame], None] | None,
-    ) -> RoundResult:
-        """One round of the engine."""
-        round_ = RoundNo(self._next_round)
-        result = np.empty_like(vectors) if out is None else out
+    def _exchange(self, vectors: NDArray[np.float32], reference: NDArray[np.float32] | None) -> Network:
+        """Begin one round of the engine."""
+        round_, crashes, watch = RoundNo(self._next_round), self._crashes, self._watch
+        is_last = len(self._results) + 1 == self.steps
+        result = np.empty_like(vectors) if self._out is None or not is_last else self._out
 
-        def begin(node: Node) -> None:
+        def begin(row: int) -> None:
+            node = self._nodes[row]
             try:
                 node.begin_round(
                     round_,
                     self._hoods[node.id],
-                    vectors[node.id],
-                    reference=None if reference is None else reference[node.id],
-                    out=result[node.id],
+                    vectors[row],
+                    reference=None if reference is None else reference[row],
+                    out=result[row],
                     entropy=self._seeds.entropy("round", round_, node.id),
                     deadlines=_DEADLINES,
                 )
             except DataError as error:
                 raise DataError(f"node {node.id}: {error}") from None
 
-        list(self._pool.map(begin, self._nodes))
+        list(self._pool.map(begin, range(len(self._nodes))))
         self._next_round += 1
-        up = {node.id: node for node in self._nodes if crashes.get(node.id) != "before_announce"}
+        up = {NodeId(i) for i in range(self._count) if crashes.get(i) != "before_announce"}
 
         def arrives(sender: NodeId, recipient: NodeId, frame: Frame) -> bool:
             if watch is not None:
                 watch(sender, recipient, frame)
             return True
 
-        leaves = self._crash_filter(crashes, round_)
-        network = Network(up, pool=self._pool, workers=self._workers, leaves=leaves, arrives=arrives)
-        network.run()
-        if network.rejected:
-            raise network.rejected[0]  # these nodes are honest: a refused frame is a fault that must show
+        self._network = Network(
+            {node.id: node for node in self._nodes if node.id in up},
+            elsewhere=up.difference(self._here),
+            pool=self._pool,
+            workers=self._workers,
+            leaves=self._crash_filter(crashes, round_),
+            arrives=arrives,
+        )
+        self._current = (round_, vectors, result)
+        return self._network
+
+    def _result(self) -> RoundResult:
+        """Of one round of the engine."""
+        round_, vectors, result = self._current
+        self._network.outcomes()
+        for error in self._network.rejected:
+            raise error  # these nodes are honest: a refused frame is a fault that must show
         for node in self._nodes:
             node.close()
-        for i in crashes:
-            result[i] = vectors[i]
-        return self._result(vectors, result, round_)
+        for row, i in enumerate(self._here):
+            if i in self._crashes:
+                result[row] = vectors[row]
+        return RoundResult(
+            vectors=result,
+            entered=vectors,
+            tally=self._tally(),
+            sets=tuple(self._set_of(node, round_) for node in self._nodes),
+        )
 
     def _check_models(self, name: str, models: NDArray[np.float32]) -> None:
-        if models.shape != (self._count, self._size) or models.dtype != np.float32:
+        if models.shape != (len(self._here), self._size) or models.dtype != np.float32:
             raise DataError(
                 f"{name} are {models.shape} of {models.dtype}, but this network averages "
-                f"{(self._count, self._size)} of float32"
+                f"{(len(self._here), self._size)} of float32"
             )
 
     def _check_crashes(self, crashes: Mapping[int, CrashPoint]) -> None:
@@ -249,21 +342,16 @@ class Ensemble:
             if point not in get_args(CrashPoint):
                 points = ", ".join(get_args(CrashPoint))
                 raise ConfigError(f"unknown crash point {point!r} for node {node}; choose one of {points}")
-            if node not in self._hoods:
+            if node not in range(self._count):
                 raise ConfigError(f"node {node} cannot crash: there are nodes 0..{self._count - 1}")
 
-    def _result(
-        self, entered: NDArray[np.float32], vectors: NDArray[np.float32], round_: RoundNo
-    ) -> RoundResult:
+    def _tally(self) -> Tally:
         ledgers = [node.ledger for node in self._nodes]
-        shares = sum(ledger.shares for ledger in ledgers)
-        parameters = sum(ledger.parameters for ledger in ledgers)
-        return RoundResult(
-            vectors=vectors,
-            entered=entered,
-            shared=parameters / (shares * self._size) if shares else 0.0,
+        return Tally(
             bytes={c: np.array([ledger.sent[c] for ledger in ledgers], dtype=np.int64) for c in CATEGORIES},
-            sets=tuple(self._set_of(node, round_) for node in self._nodes),
+            shares=sum(ledger.shares for ledger in ledgers),
+            parameters=sum(ledger.parameters for ledger in ledgers),
+            size=self._size,
         )
 
     def _set_of(self, node: Node, round_: RoundNo) -> IndexSet:
@@ -277,7 +365,7 @@ class Ensemble:
         """Which frames still leave a node that crashes in this round."""
         half: dict[int, set[NodeId]] = {}
         for i, point in crashes.items():
-            if point == "during_share":
+            if point == "during_share" and i in self._hoods:
                 view = self._hoods[NodeId(i)].view
                 draw = self._seeds.generator("crash", round_, i)
                 half[i] = {view[k] for k in draw.permutation(len(view))[: len(view) // 2]}

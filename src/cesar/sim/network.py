@@ -3,14 +3,15 @@
 Nodes are actors. A worker takes a node that has mail and lets it read, or one that may have something to
 send and takes a few frames from it; nobody else touches the node meanwhile. Nodes with mail come first, so
 that memory holds a few frames at a time, however large they are. With a `shuffle`, frames are gathered and
-delivered one by one in random order, which must lead to the same result.
+delivered one by one in random order, which must lead to the same result. Where nodes live in several processes, each
+has a network of its own nodes; what is for others leaves it in `carry` and is handed to theirs.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from concurrent.futures import Executor
 from enum import Enum
 from functools import partial
@@ -20,13 +21,19 @@ import numpy as np
 from cesar.errors import RemoteProtocolError
 from cesar.node import Node
 from cesar.protocol import AggregateReady, FrameRejected
-from cesar.types import NodeId
+from cesar.types import Buffer, NodeId
 from cesar.wire import Frame
 
 Fate = Callable[[NodeId, NodeId, Frame], bool]
 """(sender, recipient, frame) → whether the frame leaves its sender, or whether it arrives."""
 
-Mail = deque[tuple[NodeId, Frame]]
+Letter = tuple[NodeId, tuple[NodeId, ...], Buffer]
+"""(sender, recipients, payload)."""
+
+Mail = deque[tuple[NodeId, Buffer]]
+
+LEAVING_BYTES = 64 << 20
+"""One `carry` lets go of about so much that is for nodes elsewhere, so that memory stays bounded."""
 
 BATCH_BYTES = 1 << 20
 """Small frames travel together, which saves turns; a large one travels alone, which saves memory."""
@@ -47,7 +54,8 @@ class Network:
     """Connects nodes that have begun a round.
 
     Args:
-        nodes: the participants; frames to anybody else get lost.
+        nodes: the participants that live here.
+        elsewhere: participants that live in other networks; frames to anybody else get lost.
         pool: has `workers` threads for us (kernels and the cipher release the interpreter lock).
         leaves: what a node still sends; a crash is a node whose frames stop leaving.
         arrives: what the network does not lose on the way.
@@ -58,6 +66,7 @@ class Network:
         self,
         nodes: Mapping[NodeId, Node],
         *,
+        elsewhere: Container[NodeId] = (),
         pool: Executor | None = None,
         workers: int = 1,
         leaves: Fate = _always,
@@ -65,26 +74,60 @@ class Network:
         shuffle: np.random.Generator | None = None,
     ) -> None:
         self._nodes, self._leaves, self._arrives, self._shuffle = nodes, leaves, arrives, shuffle
-        self._pool, self._workers = pool, workers
+        self._elsewhere, self._pool, self._workers = elsewhere, pool, workers
         self._changed = threading.Condition()  # guards all that follows
         self._mail: dict[NodeId, Mail] = {node: deque() for node in nodes}
         self._states = dict.fromkeys(nodes, _State.IDLE)
         self._queue: deque[NodeId] = deque()  # a node may stand in it twice; its state says if it is due
         self._busy = 0
-        self._flying: list[tuple[NodeId, NodeId, Frame]] = []
+        self._flying: list[Letter] = []
+        self._leaving: list[Letter] = []
+        self._room = LEAVING_BYTES
         self.rejected: list[RemoteProtocolError] = []
 
     def run(self) -> dict[NodeId, AggregateReady]:
         """Carry frames and let time pass until every round has ended; the outcomes."""
-        while True:
-            for node in self._nodes:
-                self._call(node)
-            self._carry()
-            waiting = [t for node in self._nodes.values() if (t := node.next_deadline()) is not None]
-            if not waiting:
-                break
-            for actor in self._nodes.values():
-                actor.tick(min(waiting))
+        self.complete()
+        return self.outcomes()
+
+    def complete(self) -> None:
+        """Carry frames and let time pass until every round has ended."""
+        self.carry()
+        while (deadline := self.deadline) is not None:
+            self.tick(deadline)
+            self.carry()
+
+    def carry(self, mail: Iterable[Letter] = ()) -> list[Letter]:
+        """Deliver mail from elsewhere and go on until no node here has anything left to send.
+
+        Returns what is for nodes elsewhere. Where that is much, nodes are held back: see `held`.
+        """
+        self._leaving, self._room = [], LEAVING_BYTES
+        self._deliver(mail)
+        for node in self._nodes:
+            self._call(node)
+        self._carry()
+        return self._leaving
+
+    @property
+    def held(self) -> bool:
+        """Whether `carry` must be called again, even without mail."""
+        return self._room <= 0
+
+    @property
+    def deadline(self) -> float | None:
+        """When to call `tick` once nothing is in flight anywhere; None when all rounds have ended."""
+        return min(
+            (t for node in self._nodes.values() if (t := node.next_deadline()) is not None), default=None
+        )
+
+    def tick(self, now: float) -> None:
+        """Let time pass."""
+        for node in self._nodes.values():
+            node.tick(now)
+
+    def outcomes(self) -> dict[NodeId, AggregateReady]:
+        """How the rounds ended; told once."""
         return {node.id: self._outcome(node) for node in self._nodes.values()}
 
     def _outcome(self, node: Node) -> AggregateReady:
@@ -159,38 +202,48 @@ class Network:
             self._changed.notify()
 
     def _read(self, node: NodeId, mail: Mail) -> bool:
-        for sender, frame in mail:
+        for sender, payload in mail:
             try:
-                self._nodes[node].receive(sender, frame.payload)
+                self._nodes[node].receive(sender, payload)
             except RemoteProtocolError as error:
                 self.rejected.append(error)
         return True
 
     def _send(self, sender: NodeId) -> bool:
         """Take frames from a node, about `BATCH_BYTES` at a time; whether there were any."""
+        if self.held:
+            return False
         leaves, room = partial(self._leaves, sender), BATCH_BYTES
-        letters = []
+        letters: list[Letter] = []
+        leaving: list[Letter] = []
         for out in self._nodes[sender].outbound(leaves):
-            letters += [
-                (sender, to, out.frame)
-                for to in out.recipients
-                if to in self._nodes and self._arrives(sender, to, out.frame)
-            ]
-            room -= len(out.frame.payload)
+            payload = out.frame.payload
+            here = (to for to in out.recipients if to in self._nodes and self._arrives(sender, to, out.frame))
+            letters += [(sender, (to,), payload) for to in here]
+            if there := tuple(to for to in out.recipients if to in self._elsewhere):
+                leaving.append((sender, there, payload))
+            room -= len(payload)
             if room <= 0:
                 break
         else:
             if room == BATCH_BYTES:
                 return False
+        if leaving:
+            with self._changed:
+                self._leaving += leaving
+                self._room -= sum(len(payload) for _, _, payload in leaving)
         if self._shuffle is None:
             self._deliver(letters)
         else:
             self._flying += letters
         return True
 
-    def _deliver(self, letters: list[tuple[NodeId, NodeId, Frame]]) -> None:
+    def _deliver(self, letters: Iterable[Letter]) -> None:
         with self._changed:
-            for sender, recipient, frame in letters:
-                self._mail[recipient].append((sender, frame))
-            for recipient in {recipient for _, recipient, _ in letters}:
+            reached = set()
+            for sender, recipients, payload in letters:
+                for recipient in recipients:
+                    self._mail[recipient].append((sender, payload))
+                    reached.add(recipient)
+            for recipient in reached:
                 self._call(recipient, urgent=True)

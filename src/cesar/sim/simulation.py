@@ -2,57 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import networkx as nx
-import numpy as np
-from numpy.typing import NDArray
-from torch import nn
 
 from cesar.errors import ConfigError
 from cesar.indices import IndexSet
-from cesar.learn.flat import flatten
-from cesar.learn.samples import Dataset
-from cesar.learn.training import Cohort, Sgd
-from cesar.methods import Method
-from cesar.node import sparsifier_of
-from cesar.seeds import SeedTree
-from cesar.sim.ensemble import CrashPoint, Ensemble
-from cesar.sparsify import TopK
+from cesar.learn.training import mean_metrics
+from cesar.sim.ensemble import Tally
+from cesar.sim.host import Host, Models, Setup
 from cesar.wire import CATEGORIES
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Faults:
-    """Each node crashes with this probability in every round, at this point, and is back in the next."""
-
-    rate: float = 0.0
-    point: CrashPoint = "after_coordination"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
-    """All that decides a run but its length.
-
-    Attributes:
-        parts: for each node the rows of the training set that are its own.
-        graph: the aggregation graph of a round.
-        dynamic: whether the graph changes from round to round.
-    """
-
-    data: Dataset
-    module: nn.Module
-    parts: list[NDArray[np.int64]]
-    sgd: Sgd
-    graph: Callable[[int], nx.Graph]
-    dynamic: bool
-    method: Method
-    faults: Faults
-    seed: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,51 +42,100 @@ class Exchange:
         sets: what each node selected, or with coordinated subsampling what is selected towards it.
     """
 
-    models: NDArray[np.float32]
+    models: Models
     sets: tuple[IndexSet, ...]
     graph: nx.Graph
+
+
+class Crew(Protocol):
+    """Whoever has the nodes of a simulation: this process, or hosts in other processes."""
+
+    def train(self, round_: int) -> None:
+        """Let every node take its local steps of a round."""
+
+    def average(self, round_: int) -> Tally:
+        """Average what was trained; the tally of all nodes."""
+
+    def test(self, test_samples: int | None, summaries: int) -> list[dict[str, float]]:
+        """The test metrics of each node."""
+
+    def models(self) -> Models:
+        """All models, after the last round that was averaged."""
+
+    def contributions(self) -> tuple[Models, tuple[IndexSet, ...]]:
+        """All models as they went into that round, and what was selected of them."""
+
+    def close(self) -> None:
+        """Let go of everything."""
+
+
+class Hire(Protocol):
+    """Finds a crew for a run."""
+
+    def __call__(self, setup: Setup, models: Models | None, next_round: int) -> Crew:
+        """A crew that goes on with these models, or starts anew."""
+
+
+class LocalCrew:
+    """One host in this process."""
+
+    def __init__(
+        self, setup: Setup, models: Models | None, next_round: int, *, workers: int | None = None
+    ) -> None:
+        self._host = Host(setup, range(len(setup.parts)), workers=workers, next_round=next_round)
+        self._models = self._host.start() if models is None else models
+
+    def train(self, round_: int) -> None:
+        self._host.train(self._models, round_)
+
+    def average(self, round_: int) -> Tally:
+        self._host.begin().complete()
+        for _ in range(self._host.steps - 1):
+            self._host.proceed().complete()
+        tally, self._models = self._host.finish()
+        return tally
+
+    def test(self, test_samples: int | None, summaries: int) -> list[dict[str, float]]:
+        return self._host.test(self._models, test_samples, summaries)
+
+    def models(self) -> Models:
+        return self._models
+
+    def contributions(self) -> tuple[Models, tuple[IndexSet, ...]]:
+        return self._host.contributions()
+
+    def close(self) -> None:
+        self._host.close()
 
 
 class Simulation:
     """A run that can be stopped and taken up again after any round.
 
     Args:
+        hire: whom the nodes live with; by default this process.
         models: (n, d) to go on with; by default all nodes start from the module's parameters.
         next_round: the round to go on with.
     """
 
     def __init__(
-        self,
-        setup: Setup,
-        *,
-        workers: int | None = None,
-        models: NDArray[np.float32] | None = None,
-        next_round: int = 0,
+        self, setup: Setup, hire: Hire = LocalCrew, *, models: Models | None = None, next_round: int = 0
     ) -> None:
-        self._setup, self._seeds = setup, SeedTree(setup.seed)
-        self._pool = ThreadPoolExecutor(workers or os.cpu_count())
-        nodes = len(setup.parts)
-        start = flatten(setup.module).numpy()
-        self.models = np.tile(start, (nodes, 1)) if models is None else models
-        if self.models.shape != (nodes, len(start)):
-            raise ConfigError(
-                f"models have shape {self.models.shape}, but {(nodes, len(start))} was expected"
-            )
-        self._spare = np.empty_like(self.models)
-        self._cohort = Cohort(
-            setup.data, setup.module, setup.parts, setup.sgd, seeds=self._seeds, pool=self._pool
-        )
-        self._ensemble = Ensemble(
-            setup.graph(next_round),
-            setup.method,
-            len(start),
-            seed=setup.seed,
-            workers=workers,
-            first_round=next_round,
-        )
-        self._ranks_change = isinstance(sparsifier_of(setup.method), TopK)
-        self.next_round = next_round
-        self.exchange: Exchange | None = None  # of the last round
+        self._setup, self.next_round = setup, next_round
+        expected = (len(setup.parts), setup.size)
+        if models is not None and models.shape != expected:
+            raise ConfigError(f"models have shape {models.shape}, but {expected} was expected")
+        self._crew = hire(setup, models, next_round)
+
+    @property
+    def models(self) -> Models:
+        """(n, d), after the last round."""
+        return self._crew.models()
+
+    @property
+    def exchange(self) -> Exchange:
+        """What went into the last round."""
+        models, sets = self._crew.contributions()
+        return Exchange(models=models, sets=sets, graph=self._setup.graph(self.next_round - 1))
 
     def run(self, rounds: int) -> Iterator[RoundRecord]:
         """Go on until `rounds` rounds are done; yields after each."""
@@ -132,35 +143,24 @@ class Simulation:
             yield self._round()
 
     def close(self) -> None:
-        """Let the worker threads go."""
-        self._pool.shutdown()
-        self._ensemble.close()
+        """Let the workers go."""
+        self._crew.close()
 
     def _round(self) -> RoundRecord:
         number = self.next_round
         begin = time.perf_counter()
-        reference = self.models.copy() if self._ranks_change else None
-        self._cohort.train(self.models, number)
+        self._crew.train(number)
         trained = time.perf_counter()
-        graph = self._setup.graph(number)
-        if self._setup.dynamic:
-            self._ensemble.use_graph(graph)
-        crashes = self._crashes(number)
-        result = self._ensemble.round(self.models, reference=reference, crashes=crashes, out=self._spare)
-        self.models, self._spare = self._spare, self.models
-        self.exchange = Exchange(models=result.entered, sets=result.sets, graph=graph)
+        tally = self._crew.average(number)
         self.next_round = number + 1
-        seconds = {"training": trained - begin, "protocol": time.perf_counter() - trained}
-        sent = {category: float(result.bytes[category].mean()) for category in CATEGORIES}
         return RoundRecord(
-            round_=number, shared=result.shared, crashed=len(crashes), sent=sent, seconds=seconds
+            round_=number,
+            shared=tally.shared,
+            crashed=len(self._setup.faults.draw(self._setup.seed, number, len(self._setup.parts))),
+            sent={category: float(tally.bytes[category].mean()) for category in CATEGORIES},
+            seconds={"training": trained - begin, "protocol": time.perf_counter() - trained},
         )
-
-    def _crashes(self, number: int) -> dict[int, CrashPoint]:
-        faults = self._setup.faults
-        draws = self._seeds.generator("faults", number).random(len(self.models))
-        return {int(node): faults.point for node in np.flatnonzero(draws < faults.rate)}
 
     def evaluate(self, test_samples: int | None = None, summaries: int = 50) -> dict[str, float]:
         """Test metrics on the first test samples, averaged over the nodes; ROUGE-L on the first `summaries`."""
-        return self._cohort.evaluate(self.models, test_samples, summaries)
+        return mean_metrics(self._crew.test(test_samples, summaries))

@@ -1,0 +1,315 @@
+"""The same simulation over Ray: actors host a share of the nodes each, and frames travel between them through Ray.
+
+The driver says when to train, when to carry and how late it is; it sees sizes and tallies, but no frame passes through
+it. An actor's frames for another actor are one object of Ray's store, made by the one and read by the other. Models at
+the start of a round are objects that the driver owns: when an actor is lost, another takes its place, and everybody
+repeats the round from them. When they are lost too, with their machine, all go back to the last checkpoint. Either way
+the result is the same, since a round depends on its number, the models at its start and the seed alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from itertools import pairwise
+from types import ModuleType
+from typing import Any, TypeVar
+
+import numpy as np
+
+from cesar.errors import CesarError, ConfigError
+from cesar.indices import IndexSet
+from cesar.learn.flat import flatten
+from cesar.methods import DPSGD
+from cesar.sim.ensemble import Tally
+from cesar.sim.host import Host, Models, Setup
+from cesar.sim.network import Letter, Network
+from cesar.sim.simulation import Hire
+from cesar.types import ByteArray, NodeId
+
+MOST_LOSSES = 10
+"""An actor that is lost so often in one round takes the whole run with it: something else is wrong."""
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """Letters from one host to another: one array, which Ray shares between processes without a copy."""
+
+    heads: tuple[tuple[NodeId, tuple[NodeId, ...], int], ...]
+    body: ByteArray
+
+    @classmethod
+    def pack(cls, letters: Sequence[Letter]) -> Parcel:
+        """Letters as (sender, recipients, length), and their payloads one after the other."""
+        heads = tuple((sender, recipients, len(payload)) for sender, recipients, payload in letters)
+        return cls(heads, np.frombuffer(b"".join(payload for *_, payload in letters), dtype=np.uint8))
+
+    def letters(self) -> Iterator[Letter]:
+        view, start = self.body.data, 0
+        for sender, recipients, length in self.heads:
+            yield sender, recipients, view[start : start + length]
+            start += length
+
+
+@dataclass(frozen=True, slots=True)
+class Station:
+    """How a host stands after it has carried its frames.
+
+    Attributes:
+        sent: whether it has a parcel for each host.
+        held: whether it has more to send.
+        deadline: when to let time pass, once nothing is in flight.
+    """
+
+    sent: tuple[bool, ...]
+    held: bool
+    deadline: float | None
+
+
+class HostActor:
+    """A host as an actor.
+
+    Args:
+        bounds: host k has the nodes from bounds[k] up to bounds[k + 1].
+        place: which of them this one is.
+    """
+
+    def __init__(self, setup: Setup, bounds: tuple[int, ...], place: int) -> None:
+        self._owners = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
+        self._hosts = len(bounds) - 1
+        self._host = Host(setup, range(bounds[place], bounds[place + 1]), workers=1)
+        self._network: Network | None = None
+
+    def process(self) -> int:
+        """The number of the actor's process; answers as long as it lives."""
+        return os.getpid()
+
+    def train(self, models: Models | None, round_: int) -> None:
+        """A round from these models, or from the first ones."""
+        self._host.train(self._own(models), round_)
+
+    def _own(self, models: Models | None) -> Models:
+        return self._host.start() if models is None else np.array(models)  # Ray's arrays are read-only
+
+    def begin(self) -> None:
+        self._network = self._host.begin()
+
+    def proceed(self) -> None:
+        self._network = self._host.proceed()
+
+    def carry(self, now: float | None, *parcels: Parcel) -> tuple[Station | Parcel | None, ...]:
+        """Let time pass, take parcels in, and give one for each host; a `Station` comes first."""
+        assert self._network is not None
+        if now is not None:
+            self._network.tick(now)
+        leaving: list[list[Letter]] = [[] for _ in range(self._hosts)]
+        for sender, recipients, payload in self._network.carry(
+            letter for parcel in parcels for letter in parcel.letters()
+        ):
+            for host in {int(self._owners[to]) for to in recipients}:
+                there = tuple(to for to in recipients if self._owners[to] == host)
+                leaving[host].append((sender, there, payload))
+        station = Station(tuple(map(bool, leaving)), self._network.held, self._network.deadline)
+        return station, *(Parcel.pack(letters) if letters else None for letters in leaving)
+
+    def finish(self) -> tuple[Tally, Models]:
+        return self._host.finish()
+
+    def contributions(self) -> tuple[Models, tuple[IndexSet, ...]]:
+        return self._host.contributions()
+
+    def test(self, models: Models | None, test_samples: int | None, summaries: int) -> list[dict[str, float]]:
+        return self._host.test(self._own(models), test_samples, summaries)
+
+
+class RayCrew:
+    """Actors that have the nodes of a simulation; the driver's side.
+
+    Args:
+        hosts: how many actors.
+    """
+
+    def __init__(self, setup: Setup, models: Models | None, next_round: int, *, hosts: int) -> None:
+        self._ray, self._setup = _ray(), setup
+        self._steps = setup.method.gossip_steps if isinstance(setup.method, DPSGD) else 1
+        nodes = len(setup.parts)
+        hosts = min(hosts, nodes)
+        self._bounds = tuple(nodes * k // hosts for k in range(hosts + 1))
+        self._setups = [self._ray.put(setup.share(range(*ends))) for ends in pairwise(self._bounds)]
+        self._actors = [self._engage(place) for place in range(hosts)]
+        self._saved, self._saved_round = models, next_round
+        self._go_back()
+
+    def _engage(self, place: int) -> Any:
+        """An actor is busy all the time, so it takes a processor of the cluster."""
+        actor = self._ray.remote(num_cpus=1, max_restarts=0)(HostActor)
+        return actor.remote(self._setups[place], self._bounds, place)
+
+    def _go_back(self) -> None:
+        """To the last checkpoint; without one to the first models, which actors make themselves."""
+        self._next_round = self._saved_round
+        self._models: list[Any] = [
+            None if self._saved is None else self._ray.put(self._saved[low:high])
+            for low, high in pairwise(self._bounds)
+        ]
+
+    def train(self, round_: int) -> None:
+        assert round_ == self._next_round
+        self._insist(self._train)
+
+    def average(self, round_: int) -> Tally:
+        assert round_ == self._next_round
+        return self._insist(self._average, self._round)
+
+    def test(self, test_samples: int | None, summaries: int) -> list[dict[str, float]]:
+        def test() -> list[list[dict[str, float]]]:
+            return self._each(
+                lambda actor, place: actor.test.remote(self._models[place], test_samples, summaries)
+            )
+
+        return [row for rows in self._insist(test) for row in rows]
+
+    def models(self) -> Models:
+        def gather() -> Models:
+            return np.concatenate(self._ray.get(self._models))
+
+        if self._models[0] is not None:
+            self._saved = self._insist(gather)
+        elif self._saved is None:
+            self._saved = np.tile(flatten(self._setup.module).numpy(), (len(self._setup.parts), 1))
+        self._saved_round = self._next_round
+        return self._saved
+
+    def contributions(self) -> tuple[Models, tuple[IndexSet, ...]]:
+        def gather() -> list[tuple[Models, tuple[IndexSet, ...]]]:
+            return self._each(lambda actor, _: actor.contributions.remote())
+
+        def again() -> list[tuple[Models, tuple[IndexSet, ...]]]:
+            self._models, self._next_round = self._before, self._next_round - 1
+            self._round()
+            return gather()
+
+        parts = self._insist(gather, again)
+        return np.concatenate([models for models, _ in parts]), tuple(s for _, sets in parts for s in sets)
+
+    def close(self) -> None:
+        for actor in self._actors:
+            self._ray.kill(actor)
+
+    def _each(self, call: Callable[[Any, int], Any]) -> list[Any]:
+        """What all actors answer."""
+        answers: list[Any] = self._ray.get([call(actor, place) for place, actor in enumerate(self._actors)])
+        return answers
+
+    def _train(self) -> None:
+        self._each(lambda actor, place: actor.train.remote(self._models[place], self._next_round))
+
+    def _average(self) -> Tally:
+        """Carry until nothing is in flight anywhere, let time pass, until all rounds have ended."""
+        for task in ("begin", *["proceed"] * (self._steps - 1)):
+            self._ray.get([getattr(actor, task).remote() for actor in self._actors])
+            now: float | None = None
+            while (now := self._carry(now)) is not None:
+                pass
+        answers = [actor.finish.options(num_returns=2).remote() for actor in self._actors]
+        tallies = self._ray.get([tally for tally, _ in answers])
+        self._before, self._models = self._models, [models for _, models in answers]
+        self._next_round += 1
+        return Tally.joined(tallies)
+
+    def _carry(self, now: float | None) -> float | None:
+        """The next deadline, when every frame has arrived."""
+        count = len(self._actors)
+        parcels: list[list[Any]] = [[] for _ in self._actors]
+        while True:
+            answers = [
+                actor.carry.options(num_returns=1 + count).remote(now, *mail)
+                for actor, mail in zip(self._actors, parcels, strict=True)
+            ]
+            stations: list[Station] = self._ray.get([answer[0] for answer in answers])
+            parcels = [
+                [answers[k][1 + to] for k in range(count) if stations[k].sent[to]] for to in range(count)
+            ]
+            now = None
+            if not any(parcels) and not any(station.held for station in stations):
+                return min((s.deadline for s in stations if s.deadline is not None), default=None)
+
+    def _round(self) -> Tally:
+        self._train()
+        return self._average()
+
+    def _insist(self, job: Callable[[], _T], again: Callable[[], _T] | None = None) -> _T:
+        """Do something with all actors; when some are lost meanwhile, replace them and do it `again`."""
+        errors, wanted = self._ray.exceptions, self._next_round
+        for _ in range(MOST_LOSSES):
+            try:
+                while self._next_round < wanted:
+                    self._round()
+                return job()
+            except errors.ObjectLostError:
+                self._go_back()
+            except errors.RayActorError:
+                pass
+            except errors.RayTaskError as error:
+                if isinstance(error.cause, CesarError):
+                    raise error.cause from None
+                raise
+            job = again or job
+            self._replace()
+        raise CesarError(
+            f"actors were lost {MOST_LOSSES} times in round {wanted}; see Ray's logs for the reason (memory?)"
+        )
+
+    def _replace(self) -> None:
+        """Put others in the place of lost actors; the rest end first what they were about."""
+        for place, actor in enumerate(self._actors):
+            try:
+                self._ray.get(actor.process.remote())
+            except self._ray.exceptions.RayActorError:
+                self._actors[place] = self._engage(place)
+
+
+def _ray() -> ModuleType:
+    try:
+        return import_module("ray")
+    except ModuleNotFoundError:
+        raise ConfigError("this needs Ray: pip install 'cesar[ray]'") from None
+
+
+@contextmanager
+def connect(address: str | None = None, hosts: int | None = None) -> Iterator[Hire]:
+    """Find crews on a Ray cluster; on one of its own, on this machine alone, unless an address is given.
+
+    Args:
+        hosts: how many actors, each with a processor; by default as many as the cluster has processors.
+
+    Raises:
+        ConfigError: Ray is not installed or cannot be reached, or has too few processors.
+    """
+    ray = _ray()
+    ours = not ray.is_initialized()
+    if ours:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        where: dict[str, Any] = {"address": address}
+        if address is None:
+            cores = hosts or os.cpu_count()
+            where = {"address": "local", "num_cpus": cores, "_node_ip_address": "127.0.0.1"}
+            where["include_dashboard"] = False
+        try:
+            ray.init(**where, log_to_driver=False, logging_level="ERROR")
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise ConfigError(f"Ray cannot be reached at {address or 'this machine'}: {error}") from None
+    try:
+        cores = int(ray.cluster_resources().get("CPU", 0))
+        if (hosts or 1) > cores:
+            raise ConfigError(f"--workers {hosts} needs as many processors, but the Ray cluster has {cores}")
+        yield partial(RayCrew, hosts=hosts or cores)
+    finally:
+        if ours:
+            ray.shutdown()

@@ -1,0 +1,184 @@
+"""Simulations over Ray: the same files as in one process, whatever happens to the actors."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from cesar.errors import ConfigError, DataError
+from cesar.experiment import config, run
+
+ray = pytest.importorskip("ray")
+from cesar.sim import cluster  # noqa: E402
+from cesar.sim.cluster import Parcel, RayCrew, connect  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Ray warns about its own future
+
+TABLES = {
+    "rounds": 4,
+    "topology": {"nodes": 9, "degree": 4},
+    "training": {"steps_per_round": 2},
+    "evaluation": {"every": 2, "test_samples": 100},
+    "faults": {"crash_rate": 0.2, "crash_point": "during_share"},
+    "method": [{"name": "cesar", "sparsifier": "topk", "share": 0.3}],
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tiny_ray():
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    ray.init(
+        address="local",
+        num_cpus=3,
+        object_store_memory=100 << 20,
+        include_dashboard=False,
+        _node_ip_address="127.0.0.1",
+        log_to_driver=False,
+        logging_level="ERROR",
+    )
+    yield
+    ray.shutdown()
+
+
+def files(folder):
+    """Everything that does not tell the time."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for pattern in ("metrics.csv", "ledger.csv", "checkpoint.safetensors", "recording/*")
+        for path in sorted(folder.glob(f"*/seed-*/{pattern}"))
+    }
+
+
+def both(tmp_path, tables, hire, observers=()):
+    experiment = config.parse(tables)
+    run.execute(experiment, tmp_path / "local", workers=1)
+    run.execute(experiment, tmp_path / "ray", hire=hire, observers=observers)
+    local = files(tmp_path / "local")
+    assert len(local) >= 3
+    assert files(tmp_path / "ray") == local
+
+
+@pytest.mark.parametrize("hosts", [1, 3])
+def test_the_files_are_those_of_one_process(tmp_path, hosts):
+    methods = [
+        *TABLES["method"],
+        {"name": "cesar", "sparsifier": "coordinated", "share": 0.3, "ring_bits": 16},
+        {"name": "dpsgd"},
+    ]
+    tables = {**TABLES, "topology": {**TABLES["topology"], "dynamic": True}, "recording": {"every": 2}}
+    with connect(hosts=hosts) as hire:
+        both(tmp_path, {**tables, "method": methods}, hire)
+
+
+def test_frames_that_fill_the_room_leave_in_several_goes(tmp_path, monkeypatch):
+    """The actors import the limit themselves, so it is set where they do."""
+
+    class Narrow(cluster.HostActor):
+        def begin(self):
+            from cesar.sim import network  # noqa: PLC0415
+
+            network.LEAVING_BYTES = 5000
+            super().begin()
+
+    monkeypatch.setattr(cluster, "HostActor", Narrow)
+    with connect(hosts=2) as hire:
+        both(tmp_path, TABLES, hire)
+
+
+class Losing(RayCrew):
+    """Loses an actor in the middle of a round, and another between two, as kill -9 does."""
+
+    lost = 0
+
+    def _lose(self, place):
+        Losing.lost += 1
+        os.kill(ray.get(self._actors[place].process.remote()), signal.SIGKILL)
+
+    def _carry(self, now):
+        deadline = super()._carry(now)
+        if self._next_round == 1 and Losing.lost == 0:
+            self._lose(0)
+        return deadline
+
+    def train(self, round_):
+        if round_ == 3:
+            self._lose(1)
+        super().train(round_)
+
+
+class Forgetting(RayCrew):
+    """Loses the models of a round, as when a machine goes with all it has."""
+
+    lost = 0
+
+    def average(self, round_):
+        if round_ == 3 and Forgetting.lost == 0:
+            Forgetting.lost += 1
+            ray.kill(self._actors[0])
+            ray._private.internal_api.free(self._models)
+        return super().average(round_)
+
+
+@pytest.mark.parametrize("kind, losses", [(Losing, 2), (Forgetting, 1)])
+def test_a_loss_does_not_change_the_result(tmp_path, kind, losses):
+    kind.lost = 0
+    both(tmp_path, TABLES, lambda *given: kind(*given, hosts=2))
+    assert kind.lost == losses
+
+
+def test_a_recording_survives_the_loss_of_an_actor(tmp_path):
+    class Late(RayCrew):
+        def contributions(self):
+            ray.kill(self._actors[1])
+            return super().contributions()
+
+    both(tmp_path, {**TABLES, "rounds": 2, "recording": {"every": 1}}, lambda *given: Late(*given, hosts=2))
+
+
+def test_a_run_begun_in_one_process_goes_on_over_ray(tmp_path):
+    class Stop(Exception):
+        pass
+
+    class Stopper:
+        def started(self, *_): ...
+        def finished(self, *_): ...
+        def tested(self, *_): ...
+        def round_done(self, record, sent):
+            if record.round_ == 2:
+                raise Stop
+
+    experiment = config.parse(TABLES)
+    with pytest.raises(Stop):
+        run.execute(experiment, tmp_path / "ray", workers=1, observers=[Stopper()])
+    with connect(hosts=2) as hire:
+        both(tmp_path, TABLES, hire)
+
+
+def test_errors_of_actors_are_ours(tmp_path):
+    tables = {**TABLES, "training": {"learning_rate": 1e30, "steps_per_round": 3}}
+    with connect(hosts=2) as hire, pytest.raises(DataError, match="diverged in round 0"):
+        run.execute(config.parse(tables), tmp_path, hire=hire)
+
+
+def test_too_few_processors_are_refused():
+    with pytest.raises(ConfigError, match="has 3"), connect(hosts=4):
+        pass
+
+
+def test_actors_that_are_always_lost_end_the_run(monkeypatch):
+    crew = object.__new__(RayCrew)
+    crew._ray, crew._next_round, crew._actors = ray, 0, []
+
+    def lost():
+        raise ray.exceptions.RayActorError
+
+    with pytest.raises(cluster.CesarError, match="actors were lost"):
+        crew._insist(lost)
+
+
+def test_parcels_open_as_they_were_packed():
+    letters = [(1, (2, 3), b"abc"), (4, (2,), b""), (5, (6,), bytes(range(200)))]
+    parcel = Parcel.pack(letters)
+    assert [(s, r, bytes(p)) for s, r, p in parcel.letters()] == letters
+    assert parcel.body.dtype == np.uint8
