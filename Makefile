@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 WORKERS ?= 2
 
-.PHONY: help demo test test-slow browser lint format vectors clean
+.PHONY: help demo test test-slow browser lint docs format vectors clean
 
 help:  ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -24,7 +24,7 @@ help:  ## Show what can be made
 demo: .venv/sim  ## Train 16 nodes on handwritten digits in eight ways and write a report page
 	$(BIN)/cesar demo
 
-test: .venv/stamp browser lint  ## Lint, check types and layers, run the tests
+test: .venv/stamp browser lint docs  ## Lint, check types and layers, run the tests
 	$(BIN)/pytest -n $(WORKERS) -m 'not slow'
 
 browser:  ## Install Chromium for the tests that look at pages (where apt-get and the rights are there)
@@ -42,6 +42,9 @@ lint: .venv/stamp  ## Check style, types, layers and spelling
 	$(BIN)/lint-imports
 	$(BIN)/codespell
 
+docs: .venv/stamp  ## Build the documentation into site/; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 format: .venv/stamp  ## Rewrite the code in the house style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -50,5 +53,5 @@ vectors: .venv/stamp  ## Write the test vectors anew (with code that does not im
 	$(BIN)/python tools/vectors/generate.py
 
 clean:  ## Remove what was made
-	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

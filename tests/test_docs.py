@@ -22,6 +22,18 @@ def test_python_blocks_run(path, capsys):
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_no_python_block_is_overlooked(path):
+    assert len(re.findall(r"```\s*py", path.read_text(encoding="utf-8"))) == len(blocks(path))
+
+
+def test_every_page_has_a_place_in_the_navigation():
+    listed = set(
+        re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    )
+    assert listed == {str(p.relative_to(ROOT / "docs")) for p in (ROOT / "docs").rglob("*.md")}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
 def test_links_within_the_project_lead_somewhere(path):
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
         assert (path.parent / target).exists(), f"{path.name} points at {target}"

@@ -108,16 +108,17 @@ class Losing(RayCrew):
 
 
 class Forgetting(RayCrew):
-    """Loses the models of a round, as when a machine goes with all it has."""
+    """Loses the models of a round with an actor, as when a machine goes with all it has."""
 
     lost = 0
 
-    def average(self, round_):
-        if round_ == 3 and Forgetting.lost == 0:
+    def _average(self):
+        if self._next_round == 3 and Forgetting.lost == 0:
             Forgetting.lost += 1
             ray.kill(self._actors[0])
-            ray._private.internal_api.free(self._models)
-        return super().average(round_)
+            self._models = [None, None]
+            raise ray.exceptions.ObjectLostError("ab" * 28, None, "")
+        return super()._average()
 
 
 @pytest.mark.parametrize("kind, losses", [(Losing, 2), (Forgetting, 1)])
