@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from cesar.errors import ConfigError, DataError
 from cesar.experiment import config, run
 
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # this machine alone
 ray = pytest.importorskip("ray")
 from cesar.sim import cluster  # noqa: E402
 from cesar.sim.cluster import Parcel, RayCrew, connect  # noqa: E402
@@ -33,7 +36,6 @@ def tiny_ray():
         num_cpus=3,
         object_store_memory=100 << 20,
         include_dashboard=False,
-        _node_ip_address="127.0.0.1",
         log_to_driver=False,
         logging_level="ERROR",
     )
@@ -160,6 +162,23 @@ def test_errors_of_actors_are_ours(tmp_path):
     tables = {**TABLES, "training": {"learning_rate": 1e30, "steps_per_round": 3}}
     with connect(hosts=2) as hire, pytest.raises(DataError, match="diverged in round 0"):
         run.execute(config.parse(tables), tmp_path, hire=hire)
+
+
+def test_ray_needs_no_set_up_and_listens_to_this_machine_alone(tmp_path):
+    """`connect` itself refuses a Ray that listens to others."""
+    file = tmp_path / "exp.toml"
+    file.write_text(
+        'rounds = 1\n[topology]\nnodes = 6\ndegree = 3\n[[method]]\nname = "secagg"\n', encoding="utf-8"
+    )
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    command = [sys.executable, "-c", "from cesar.cli import main; main()", "run", str(file), "--workers", "1"]
+    for engine in ("local", "ray"):
+        out = ("--out", str(tmp_path / engine), "--engine", engine)
+        done = subprocess.run(
+            [*command, *out], capture_output=True, text=True, check=False, env=kept, timeout=300
+        )
+        assert done.returncode == 0, done.stderr
+    assert files(tmp_path / "ray") == files(tmp_path / "local") != {}
 
 
 def test_too_few_processors_are_refused():

@@ -34,6 +34,9 @@ from cesar.types import ByteArray, NodeId
 MOST_LOSSES = 10
 """An actor that is lost so often in one round takes the whole run with it: something else is wrong."""
 
+_LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""At 0 Ray listens to this machine alone, on Linux too: whoever reaches its ports can run code."""
+
 _T = TypeVar("_T")
 
 
@@ -292,19 +295,25 @@ def connect(address: str | None = None, hosts: int | None = None) -> Iterator[Hi
     Raises:
         ConfigError: Ray is not installed or cannot be reached, or has too few processors.
     """
+    if address is None:
+        os.environ.setdefault(_LOOPBACK, "0")  # Ray reads it when it is imported
     ray = _ray()
     ours = not ray.is_initialized()
     if ours:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         where: dict[str, Any] = {"address": address}
         if address is None:
-            cores = hosts or os.cpu_count()
-            where = {"address": "local", "num_cpus": cores, "_node_ip_address": "127.0.0.1"}
-            where["include_dashboard"] = False
+            where = {"address": "local", "num_cpus": hosts or os.cpu_count(), "include_dashboard": False}
         try:
             ray.init(**where, log_to_driver=False, logging_level="ERROR")
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise ConfigError(f"Ray cannot be reached at {address or 'this machine'}: {error}") from None
+        if address is None and ray.nodes()[0]["NodeManagerAddress"] != "127.0.0.1":
+            ray.shutdown()
+            raise ConfigError(
+                f"Ray would listen to the whole network; set {_LOOPBACK}=0 before ray is imported, or start a "
+                "cluster yourself and give its address"
+            )
     try:
         cores = int(ray.cluster_resources().get("CPU", 0))
         if (hosts or 1) > cores:
