@@ -1,5 +1,6 @@
 """The wheel works where the source tree is not."""
 
+import os
 import subprocess
 import sys
 import tomllib
@@ -14,6 +15,14 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["option
 
 def test_the_promised_extras_are_there():
     assert {"sim", "peers", "nlp", "ray", "plots", "lightning", "transformers", "docs", "all"} <= set(EXTRAS)
+
+
+def test_a_shell_completes_commands():
+    """What bash asks for when somebody has typed `cesar re` and the tab key."""
+    asked = {**os.environ, "_CESAR_COMPLETE": "complete_bash", "COMP_WORDS": "cesar re", "COMP_CWORD": "1"}
+    command = Path(sys.executable).parent / "cesar"
+    done = subprocess.run([command], capture_output=True, text=True, check=True, env=asked)
+    assert done.stdout.split() == ["report", "reproduce"]
 
 
 @pytest.mark.slow
