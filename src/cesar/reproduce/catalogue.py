@@ -63,10 +63,10 @@ PAPER: dict[str, Tables] = {
 
 SMALL: dict[str, Tables] = {
     "cifar10": {
-        "rounds": 20,
+        "rounds": 60,
         "training": {"learning_rate": 0.05, "batch_size": 8, "steps_per_round": 5},
         "topology": {"nodes": 8, "degree": 6},
-        "evaluation": {"every": 10, "test_samples": 250},
+        "evaluation": {"every": 20, "test_samples": 1000},
     },
     "movielens": {
         "rounds": 200,
