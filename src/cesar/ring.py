@@ -100,15 +100,20 @@ def check_decimals(decimals: int, exponent: int, contributors: int) -> None:
 
 
 @jit
-def add_masks(acc: RingWords, common: BitWords, stream: RingWords, negate: bool) -> None:
+def add_masks(
+    acc: RingWords, own: BitWords, theirs: BitWords, stream: RingWords, negate: bool, first: bool
+) -> None:
     """Add (or subtract) one mask word per common position to `acc`, which has one word per position.
 
-    The k-th word of the stream belongs to the k-th common position.
+    The k-th word of the stream belongs to the k-th common position. The first of several masks finds anything in `acc`,
+    which is forgotten.
     """
     k = ZERO
     sign = np.uint32(0xFFFFFFFF) if negate else np.uint32(1)
-    for w in range(len(common)):
-        members = common[w]
+    for w in range(len(own)):
+        members = own[w] & theirs[w]
+        if first:
+            acc[64 * w : 64 * w + 64] = 0
         base = np.uint64(64 * w)  # without a sign: an index that could be negative takes a test more
         if members == FULL:
             for t in range(64):
@@ -154,11 +159,16 @@ def seal(
 
 
 @jit
-def accumulate(total: RingWords, kept: BitWords, words: RingWords) -> int:
-    """Add one share's words to the receiver's sum at the kept positions; how many there were."""
+def accumulate(total: RingWords, kept: BitWords, words: RingWords, first: bool) -> int:
+    """Add one share's words to the receiver's sum at the kept positions; how many there were.
+
+    The first share finds anything in `total`, which is forgotten.
+    """
     k = ZERO
     for w in range(len(kept)):
         members = kept[w]
+        if first:
+            total[64 * w : 64 * w + 64] = 0
         base = np.uint64(64 * w)
         while members != ZERO:
             total[base + lowest_bit(members)] += words[k]

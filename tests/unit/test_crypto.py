@@ -263,7 +263,7 @@ def masked_sum(members, size, density, width, s):
     total, counts = np.zeros(size, dtype=np.uint32), np.zeros(size, dtype=np.uint8)
     for i in members:
         kept, words = masked_words(steps[i].astype(np.float32), sets, i, keys, grid, s)
-        ring.accumulate(total, kept, words)
+        ring.accumulate(total, kept, words, False)
         counts += bits.to_bools(kept, size)
     chosen = np.array([flags[i] for i in members])
     enough = chosen.sum(axis=0) > s

@@ -178,9 +178,9 @@ def test_stochastic_rounding_draws_anew_for_each_position_and_seed():
 
 def average(own, contributions, grid, dithers):
     """What a receiver makes of unmasked contributions."""
-    total, everywhere = np.zeros(len(own), dtype=np.uint32), bits.ones(len(own))
-    for values, dither in zip(contributions, dithers, strict=True):
-        ring.accumulate(total, everywhere, sealed(values, grid, dither))
+    total, everywhere = np.full(len(own), 77, dtype=np.uint32), bits.ones(len(own))
+    for k, (values, dither) in enumerate(zip(contributions, dithers, strict=True)):
+        ring.accumulate(total, everywhere, sealed(values, grid, dither), k == 0)
     kept = np.array([everywhere] * len(contributions))
     ring.average(own, total, kept, everywhere[:0], grid.bits, 1.0 / grid.scale)
     return total.view(np.float32)
@@ -211,16 +211,16 @@ def test_a_mean_is_right_to_the_resolution(data, degree, width, exponent):
 
 
 @relaxed
-@given(st.integers(1, 300), st.floats(0, 1), st.integers(0, 2**32), st.booleans())
-def test_masks_go_to_common_positions_in_order(size, density, seed, negate):
+@given(st.integers(1, 300), st.floats(0, 1), st.integers(0, 2**32), st.booleans(), st.booleans())
+def test_masks_go_to_common_positions_in_order(size, density, seed, negate, first):
     chance = np.random.default_rng(seed)
-    flags = chance.random(size) < density
-    common = np.flatnonzero(flags)
+    own, theirs = chance.random((2, size)) < density
+    common = np.flatnonzero(own & theirs)
     stream = chance.integers(0, 2**32, len(common), dtype=np.uint32)
     acc = chance.integers(0, 2**32, 64 * bits.words_for(size), dtype=np.uint32)
-    expected = acc.astype(np.int64)
+    expected = acc.astype(np.int64) * (not first)
     expected[common] += stream.astype(np.int64) * (-1 if negate else 1)
-    ring.add_masks(acc, bits.from_bools(flags), stream, negate)
+    ring.add_masks(acc, bits.from_bools(own), bits.from_bools(theirs), stream, negate, first)
     assert np.array_equal(acc, expected % 2**32)
 
 
@@ -231,9 +231,10 @@ def test_a_mean_is_over_those_who_sent_what_is_not_spoiled(first, seed):
     size = len(first)
     kept = np.array([first, *(chance.random((4, size)) < 0.5)])
     rows = np.array([bits.from_bools(flags) for flags in kept])
-    total = np.zeros(size, dtype=np.uint32)
-    for flags, words in zip(kept, rows, strict=True):
-        assert ring.accumulate(total, words, np.full(flags.sum(), 2**32 - 5, dtype=np.uint32)) == flags.sum()
+    total = np.full(size, 77, dtype=np.uint32)
+    for k, (flags, words) in enumerate(zip(kept, rows, strict=True)):
+        values = np.full(flags.sum(), 2**32 - 5, dtype=np.uint32)
+        assert ring.accumulate(total, words, values, k == 0) == flags.sum()
     voices = kept.sum(axis=0)
     assert np.array_equal(total, -5 * voices % 2**32)
     spoiled = chance.random(size) < chance.choice([0, 0.5])

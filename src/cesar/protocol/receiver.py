@@ -68,11 +68,10 @@ class Receiver:
     def add(self, sender: NodeId, checks: Mapping[NodeId, bytes], kept: BitWords, words: RingWords) -> None:
         """Add a share's words, which lie at the kept positions."""
         if not self.arrived:
-            self._total[:] = 0
             self._kept = memory.empty(self._degree * len(kept), np.uint64).reshape(self._degree, len(kept))
         row = self._kept[len(self.arrived)]
         row[:] = kept
-        ring.accumulate(self._total, row, words)
+        ring.accumulate(self._total, row, words, not self.arrived)
         self.arrived[sender] = Arrived(row, checks)
 
     def spoiled(self) -> BitWords | None:

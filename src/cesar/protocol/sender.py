@@ -18,6 +18,7 @@ import numpy as np
 from cesar import bits, ring
 from cesar.crypto.keys import MaskKey, digest_positions
 from cesar.crypto.keystream import Keystream
+from cesar.errors import PrivacyError
 from cesar.types import BitWords, ByteArray, NodeId, RingWords, Vector
 
 BLOCK_WORDS = 1408
@@ -88,19 +89,19 @@ def write_masked(
     """Write the masked values at the kept positions, packed to the ring's width, to `out`."""
     streams = [Keystream(masker.key.key) for masker in maskers]
     total = 8 * len(out) // grid.bits
+    if total and not maskers:
+        raise PrivacyError("nothing leaves without a mask")
     words = out.view("<u4") if grid.bits == 32 else np.empty(total, dtype=np.uint32)
     most = max((max(masker.partner.common, default=0) for masker in maskers), default=0)
     stream_words, masks = _scratch("stream", most), _scratch("masks", 64 * min(BLOCK_WORDS, len(own)))
-    common = np.empty(BLOCK_WORDS, dtype=np.uint64)
     written = 0
     for index, start in enumerate(range(0, len(own), BLOCK_WORDS)):
         block = slice(start, min(start + BLOCK_WORDS, len(own)))
-        masks[:] = 0
-        for masker, stream in zip(maskers, streams, strict=True):
+        mine = own[block]
+        for k, (masker, stream) in enumerate(zip(maskers, streams, strict=True)):
             needed = stream_words[: masker.partner.common[index]]
             stream.fill(needed)
-            both = np.bitwise_and(own[block], masker.partner.words[block], out=common[: block.stop - start])
-            ring.add_masks(masks, both, needed, masker.negate)
+            ring.add_masks(masks, mine, masker.partner.words[block], needed, masker.negate, k == 0)
         first = 64 * start
         offset = np.uint64((dither + first) % (1 << 64)) if dither else bits.ZERO
         values = vector[first : 64 * block.stop]
