@@ -13,6 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
 
+from cesar import memory
 from cesar.errors import DataError
 from cesar.types import Vector
 
@@ -41,7 +42,7 @@ def tensors(model: nn.Module, which: Which, buffers: bool) -> list[torch.Tensor]
 
 def pack(parts: list[torch.Tensor]) -> Vector:
     """One float32 vector on the CPU."""
-    vector = np.empty(sum(part.numel() for part in parts), dtype=np.float32)
+    vector: Vector = memory.empty(sum(part.numel() for part in parts), np.float32)
     target = torch.from_numpy(vector)
     for part, place in zip(parts, torch.split(target, [part.numel() for part in parts]), strict=True):
         place.copy_(part.reshape(-1))
