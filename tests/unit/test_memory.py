@@ -36,6 +36,16 @@ def test_a_piece_is_used_again_when_its_last_view_is_gone():
     assert place(again) == where, "sizes need not agree to the byte"
 
 
+def test_what_nobody_uses_can_be_given_back():
+    held, free = memory.empty(2 * MB, np.uint8), memory.empty(3 * MB, np.uint8)
+    held[:] = 7
+    del free
+    assert len(memory._shelf) == 1
+    memory.clear()
+    assert not memory._shelf
+    assert (held == 7).all()
+
+
 def test_small_pieces_are_left_to_the_system():
     del_me = memory.empty(1000, np.uint64)
     assert del_me.dtype == np.uint64

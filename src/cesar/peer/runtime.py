@@ -275,6 +275,7 @@ class AsyncPeer:
         if self._node is not None:
             await self._on_engine(self._node.close)
         self._thread.shutdown()
+        memory.clear()
         if self._transcript is not None:
             self._transcript.close()
         self._unlock()

@@ -13,7 +13,7 @@ import networkx as nx
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cesar import bits
+from cesar import bits, memory
 from cesar.crypto.keys import SESSION_BYTES, Attempt, KeyPair, PairSecret
 from cesar.errors import ConfigError, DataError
 from cesar.indices import IndexSet
@@ -198,8 +198,9 @@ class Ensemble:
             node.use_method(self.method)
 
     def close(self) -> None:
-        """Let the worker threads go."""
+        """Let the worker threads go, and memory."""
         self._pool.shutdown()
+        memory.clear()
 
     def round(
         self,
@@ -418,7 +419,10 @@ def aggregate(
         raise DataError(f"reference has shape {before.shape}, but vectors have {models.shape}")
     check_graph(graph, len(models))
     ensemble = Ensemble(graph, method, models.shape[1], seed=seed, workers=workers)
-    return ensemble.round(models, reference=before, crashes=crashes)
+    try:
+        return ensemble.round(models, reference=before, crashes=crashes)
+    finally:
+        ensemble.close()
 
 
 def _as_models(name: str, value: ArrayLike) -> NDArray[np.float32]:
