@@ -100,7 +100,8 @@ def test_peers_train_log_and_end_at_a_signal(trainer):
         out, log = peers[2].communicate(timeout=PATIENCE)
         assert peers[2].returncode == 0, log
         assert out.startswith("node 2: 4 rounds"), out
-        assert "mean 1" in out  # 0, 1 and 2 on average
+        mean = float(out.split("mean ")[1])
+        assert abs(mean - 1) < 0.3, "it began at 2; 0, 1 and 2 are 1 on average, and half of it is exchanged in a round"
         assert "2 of 2 neighbours" in log
         peers[0].send_signal(signal.SIGTERM)
         peers[1].send_signal(signal.SIGINT)
