@@ -32,12 +32,17 @@ QUICK = "floor = 0.5\nceiling = 30.0"
 
 
 def free_ports(count: int) -> int:
-    """The first of so many ports in a row that nobody uses, below those that the system hands out."""
+    """The first of so many ports in a row that nobody uses, nor those 100 above, where status pages are.
+
+    They lie below those that the system hands out to outgoing connections.
+    """
     for _ in range(200):
-        first = random.randrange(15000, 31000)
+        first = random.randrange(12000, 30000)
         with contextlib.ExitStack() as held, contextlib.suppress(OSError):
-            for port in range(first, first + count):
-                held.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            for port in (*range(first, first + count), *range(first + 100, first + 100 + count)):
+                probe = held.enter_context(socket.socket())
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(("127.0.0.1", port))
             return first
     raise AssertionError("no free ports")
 

@@ -1,31 +1,11 @@
 """Networks of real peers on free ports of this machine, for tests."""
 
-import random
-import socket
-from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 
 import networkx as nx
 
 from cesar.peer import network
-
-
-def free_ports(count):
-    """The first of `count` ports in a row that are free, as are those 100 above; outside the range that outgoing
-    connections are given.
-    """
-    for _ in range(200):
-        base = random.randrange(12000, 30000)
-        with ExitStack() as stack:
-            try:
-                for port in (*range(base, base + count), *range(base + 100, base + 100 + count)):
-                    held = stack.enter_context(socket.socket())
-                    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                    held.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        return base
-    raise AssertionError("no free ports")
+from lan import free_ports
 
 
 def make(folder, graph=None, *, days=365, age=0):

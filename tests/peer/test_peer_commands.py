@@ -16,7 +16,7 @@ from pathlib import Path
 import networkx as nx
 import numpy as np
 import pytest
-from localnet import free_ports, make
+from localnet import make
 from typer.testing import CliRunner
 
 from cesar.cli import app
@@ -25,6 +25,7 @@ from cesar.peer import state, troubles
 from cesar.peer.check import Check
 from cesar.peer.local import LocalNetwork
 from cesar.peer.peer import Peer
+from lan import free_ports
 
 PATIENCE = 300
 TRAINER = """
@@ -101,7 +102,9 @@ def test_peers_train_log_and_end_at_a_signal(trainer):
         assert peers[2].returncode == 0, log
         assert out.startswith("node 2: 4 rounds"), out
         mean = float(out.split("mean ")[1])
-        assert abs(mean - 1) < 0.3, "it began at 2; 0, 1 and 2 are 1 on average, and half of it is exchanged in a round"
+        assert abs(mean - 1) < 0.3, (
+            "it began at 2; 0, 1 and 2 are 1 on average, and half of it is exchanged in a round"
+        )
         assert "2 of 2 neighbours" in log
         peers[0].send_signal(signal.SIGTERM)
         peers[1].send_signal(signal.SIGINT)
