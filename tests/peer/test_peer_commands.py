@@ -353,3 +353,24 @@ def _log(net: Path, node: int) -> str:
 def test_a_network_folder_without_authority_cannot_run(tmp_path):
     with pytest.raises(ConfigError, match="network init"):
         LocalNetwork(tmp_path)
+
+
+def test_the_benchmark_says_what_a_round_costs():
+    command = [
+        sys.executable,
+        "-m",
+        "cesar",
+        "bench",
+        "peers",
+        "--params",
+        "50000",
+        "--rounds",
+        "2",
+        "--json",
+    ]
+    figures = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert figures["shared"] == pytest.approx(0.3, abs=0.02)
+    assert figures["bytes_per_peer"] == pytest.approx(3 * 4 * 0.3 * 50_000, rel=0.05)
+    assert 0 < figures["transport_overhead"] < 0.5, "TLS and HTTP add something, and nothing is overlooked"
+    assert figures["ratio"] > 1, "nobody is faster than the floor"
+    assert figures["ratio"] == pytest.approx(figures["round_seconds"] / figures["floor_seconds"])
