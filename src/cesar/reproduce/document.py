@@ -27,6 +27,10 @@ and what the others gave.
 WIDTHS = (24, 20, 16)
 
 
+SLOWER = (
+    " So the claim does not hold in so few rounds: with every crash most of a round's mixing is lost, and training is slower; "
+    "design/008-dropouts-in-few-rounds.md says why, and that the difference becomes smaller in longer runs."
+)
 AHEAD = (
     " Why CESAR is ahead with random subsampling: D-PSGD gives a neighbour its Metropolis–Hastings weight, 1/(δ + 1) here, "
     "however few values arrive, while CESAR takes the mean of the own value and those that arrive. So it mixes more, which "
@@ -207,7 +211,10 @@ def _dropouts(section: Section) -> str:
     lost = ", ".join(
         f"{rate} %: {value[0] - paper.DROPOUTS[0][0]:+.2f}" for rate, value in paper.DROPOUTS.items() if rate
     )
-    return f"Paper, in points: {lost}. Measured with ours, in points: {listed}."
+    worst = min(gap(row, base)[0] for _, row in others)
+    return f"Paper, in points: {lost}. Measured with ours, in points: {listed}." + (
+        SLOWER if worst < -0.01 else ""
+    )
 
 
 def _per_neighbour(section: Section, *, printed: bool) -> list[float]:
