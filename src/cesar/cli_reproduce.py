@@ -71,7 +71,7 @@ def list_command() -> None:
     Console().print(table)
 
 
-def _command(name: str) -> Callable[..., None]:
+def _command(names: list[str]) -> Callable[..., None]:
     def command(
         scale: ScaleOption = ScaleName.SMOKE,
         seeds: SeedsOption = None,
@@ -79,25 +79,14 @@ def _command(name: str) -> Callable[..., None]:
         data_dir: DataDir = None,
         workers: WorkersOption = None,
     ) -> None:
-        _reproduce([name], scale, seeds, out, data_dir, workers)
+        _reproduce(names, scale, seeds, out, data_dir, workers)
 
     return command
 
 
-@reproduce_app.command("all")
-def all_command(
-    scale: ScaleOption = ScaleName.SMOKE,
-    seeds: SeedsOption = None,
-    out: OutOption = None,
-    data_dir: DataDir = None,
-    workers: WorkersOption = None,
-) -> None:
-    """All of them, one after the other."""
-    _reproduce(list(NAMES), scale, seeds, out, data_dir, workers)
-
-
 for _name in NAMES:
-    reproduce_app.command(_name, help=f"Reproduce {_name}; see cesar reproduce list.")(_command(_name))
+    reproduce_app.command(_name, help=f"Reproduce {_name}; see cesar reproduce list.")(_command([_name]))
+reproduce_app.command("all", help="All of them, one after the other.")(_command(list(NAMES)))
 
 
 def _reproduce(

@@ -197,8 +197,9 @@ class Relay:
 class Share:
     """i → r: masked values in ascending order of position, and whose masks they carry.
 
-    `facts` says on which announcements the share rests (`crypto.keys.facts_of`). `checks` has one short word per partner; the partner's share carries the same word if both made the
-    same mask. `indices` is None unless the method sends indices beside the values.
+    `facts` says on which announcements the share rests (`crypto.keys.facts_of`). `checks` has one short word per
+    partner; the partner's share carries the same word if both made the same mask. `indices` is None unless the method
+    sends indices beside the values.
     """
 
     kind: ClassVar[Kind] = Kind.SHARE

@@ -143,7 +143,7 @@ ceiling = {START_SECONDS!r}
 
 
 def _free_ports(count: int) -> int:
-    """The first of so many neighbouring ports that nobody uses at this moment, and none a hundred above."""
+    """The first of so many neighbouring ports that nobody uses at this moment."""
     for first in range(20_000, 30_000, 200):
         with suppress(OSError):
             for port in range(first, first + count):

@@ -284,15 +284,8 @@ def _nodes_bytes(counts: list[Count]) -> Pair:
         cells = (f"{view2:.2f}", known, f"{faithful:.2f}", f"{faithful / view2:.4f}", f"{ours:.2f}")
         rows.append((f"{nodes}", *cells))
     series = [
-        *([Series(name="paper", x=list(paper.NODES), y=[v[1] for v in paper.NODES.values()])]),
-        *(
-            Series(
-                name=name,
-                x=[float(n) for n in numbers],
-                y=[gigabytes(counts, label, "cesar", printed=p, part="coordination") for label in labels],
-            )
-            for name, p in (("CESAR, paper's exchange", True), ("CESAR, ours", False))
-        ),
+        Series(name="paper", x=list(paper.NODES), y=[v[1] for v in paper.NODES.values()]),
+        *_coordination(counts, labels, [float(n) for n in numbers]),
     ]
     return Pair(
         title="Coordination by number of nodes",
@@ -302,6 +295,13 @@ def _nodes_bytes(counts: list[Count]) -> Pair:
         heads=("nodes", "View2", "paper GB", "measured GB", "GB per View2 neighbour", "ours, GB"),
         rows=rows,
     )
+
+
+def _coordination(counts: list[Count], labels: list[str], x: list[float]) -> Iterator[Series]:
+    """Both exchanges, measured."""
+    for name, printed in (("CESAR, paper's exchange", True), ("CESAR, ours", False)):
+        y = [gigabytes(counts, label, "cesar", printed=printed, part="coordination") for label in labels]
+        yield Series(name=name, x=x, y=y)
 
 
 def _degree_bytes(counts: list[Count]) -> Pair:
@@ -321,14 +321,7 @@ def _degree_bytes(counts: list[Count]) -> Pair:
     known_points = list(paper.DEGREE.values())
     series = [
         Series(name="paper", x=[size for _, size in known_points], y=[total for total, _ in known_points]),
-        *(
-            Series(
-                name=name,
-                x=sizes,
-                y=[gigabytes(counts, label, "cesar", printed=p, part="coordination") for label in labels],
-            )
-            for name, p in (("CESAR, paper's exchange", True), ("CESAR, ours", False))
-        ),
+        *_coordination(counts, labels, sizes),
     ]
     return Pair(
         title="Coordination by size of View2",
