@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cesar.cli_reproduce import NAMES
+from cesar.cli_reproduce import HELP, NAMES
 from cesar.errors import ConfigError, DataError
 from cesar.experiment import run
 from cesar.reproduce import catalogue, document, paper, running, sections
@@ -41,6 +41,10 @@ def table(path: Path) -> list[dict[str, str]]:
 
 def test_the_names_are_those_of_the_catalogue():
     assert sorted(NAMES) == sorted(entry.name for entry in catalogue.ENTRIES)
+    for entry in catalogue.ENTRIES:
+        assert HELP[entry.name].lower().startswith(entry.place.lower() + ":"), (
+            "help and catalogue name one place"
+        )
     with pytest.raises(ConfigError, match="choose one of"):
         catalogue.entry("setting")
     with pytest.raises(ConfigError, match="smoke, small, paper"):
