@@ -415,9 +415,8 @@ class MaskedRound:
                 self._phase = Phase.SHARE
                 self._find_partners()
                 ready = self._groups if self._method.grouped else self._hood.view
-                in_turn = sorted(
-                    ready, key=lambda r: (r < self._me, r)
-                )  # so that not all begin with the same one
+                # From the next id on, and around: else all would send to the lowest first.
+                in_turn = sorted(ready, key=lambda r: (r < self._me, r))
                 self._outbox.extend(partial(self._make_share, r) for r in in_turn)
             case _:
                 self._phase = Phase.DONE
