@@ -1,9 +1,7 @@
 """Its place makes `tests/` importable: `oracle`, `harness`, `lan` and others are shared by the test modules."""
 
 import json
-import socket
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 
 import networkx as nx
 import pytest
@@ -58,39 +56,14 @@ def pieces(tmp_path):
 def network(tmp_path):
     """Make a fully connected network; the folders of its peers."""
     pytest.importorskip("grpc")
-    from cesar.peer.network import Network, Plan  # noqa: PLC0415
+    from lan import make_network  # noqa: PLC0415
 
     def make(peers=3, *, every=2, method=SECAGG, name="net"):
-        plan = Plan(
-            name=name,
-            graph=nx.complete_graph(peers),
-            settings=f"[method]\n{method}\n[rounds]\nevery = {every}\nceiling = 60.0\nfloor = 30.0\n",
-            requests={},
-            host="127.0.0.1",
-            port=free_ports(peers),
-            days=1,
-        )
-        Network.create(tmp_path / name, plan, datetime.now(UTC))
-        folders = [tmp_path / name / f"peer-{i}" for i in range(peers)]
-        for file in (folder / "peer.toml" for folder in folders):
-            lines = file.read_text().splitlines()
-            file.write_text("\n".join(line for line in lines if not line.startswith("status")) + "\n")
-        return folders
+        rounds = f"every = {every}\nceiling = 60.0\nfloor = 30.0"
+        make_network(tmp_path / name, nx.complete_graph(peers), method, rounds=rounds)
+        return [tmp_path / name / f"peer-{i}" for i in range(peers)]
 
     return make
-
-
-def free_ports(count):
-    """The first of some neighbouring ports that nobody uses."""
-    for first in range(31_000, 40_000, 50):
-        try:
-            for port in range(first, first + count):
-                with socket.socket() as probe:
-                    probe.bind(("127.0.0.1", port))
-        except OSError:
-            continue
-        return first
-    raise AssertionError("no free ports")
 
 
 @pytest.fixture

@@ -225,6 +225,8 @@ def up(
                     live.update(_table(local), refresh=True)
                     time.sleep(_LOOK_SECONDS)
                 live.update(_table(local), refresh=True)
+            if not screen.is_terminal:
+                screen.print()  # in a file, the table ends without a line break
         except KeyboardInterrupt:
             local.stop()
             screen.print("Stopped; all peers have ended.")
