@@ -1,4 +1,4 @@
-"""Its place makes `tests/` importable: `oracle`, `harness`, `lan` and others are shared by the test modules."""
+"""Its place makes `tests/` importable: what test modules share lies in `support`."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -56,7 +56,7 @@ def pieces(tmp_path):
 def network(tmp_path):
     """Make a fully connected network; the folders of its peers."""
     pytest.importorskip("grpc")
-    from lan import make_network  # noqa: PLC0415
+    from support.lan import make_network  # noqa: PLC0415
 
     def make(peers=3, *, every=2, method=SECAGG, name="net"):
         rounds = f"every = {every}\nceiling = 60.0\nfloor = 30.0"

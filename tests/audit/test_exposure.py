@@ -15,7 +15,7 @@ from cesar.audit import Exchange, audit, linear
 from cesar.audit.exposure import draw_patterns, sentence
 from cesar.errors import ConfigError, PrivacyError
 from cesar.topology import overlaps, strict_requirement
-from harness import random_graph
+from support.harness import random_graph
 
 R1, R2, I, A, B = range(5)
 BAD_GRAPH = nx.Graph([(R1, I), (R1, A), (R1, R2), (R2, I), (R2, A), (R2, B), (I, B), (A, B)])

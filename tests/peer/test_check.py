@@ -9,7 +9,7 @@ import socket
 import networkx as nx
 import numpy as np
 import pytest
-from localnet import make
+from support.localnet import make
 
 from cesar.errors import ConfigError
 from cesar.peer import check, state

@@ -4,7 +4,7 @@ import asyncio
 
 import networkx as nx
 import numpy as np
-from localnet import make
+from support.localnet import make
 
 from cesar.peer.runtime import AsyncPeer
 from cesar.wire import Kind, read_header

@@ -17,7 +17,7 @@ from cesar.peer.peer import on_loop
 from cesar.peer.runtime import AsyncPeer
 from cesar.seeds import SeedTree
 from cesar.wire import CATEGORIES
-from lan import make_network, one_round
+from support.lan import make_network, one_round
 
 SIZE, ROUNDS = 1501, 2
 SPARSE = 'name = "cesar"\nsparsifier = "{}"\nalpha = 0.45\nmasks = {}\nring_bits = {}'

@@ -24,10 +24,10 @@ import pytest
 from sklearn.datasets import load_digits
 
 import cesar
-import replay
-import worker
+from support import replay
+from support import worker
 from cesar.peer.network import Network
-from lan import Switchboard, make_network, no_namespaces
+from support.lan import Switchboard, make_network, no_namespaces
 
 PEERS, ALPHA, MASKS = 16, 0.6, 1
 METHOD = f'name = "cesar"\nsparsifier = "random"\nalpha = {ALPHA}\nmasks = {MASKS}'
@@ -66,7 +66,7 @@ class Fleet:
 
     def __post_init__(self):
         self.context = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload(["worker"])
+        self.context.set_forkserver_preload(["support.worker"])
         os.environ |= {"CESAR_WORKER_WARM": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         images, labels = digits()
         for i, (some, theirs) in enumerate(parts(images, labels, len(self.nodes))[0]):

@@ -10,7 +10,7 @@ import pytest
 
 from cesar.peer.pace import Pace
 from cesar.peer.peer import on_loop
-from lan import make_network, one_round, running
+from support.lan import make_network, one_round, running
 
 
 def test_one_long_round_does_not_move_the_limit_and_many_do():

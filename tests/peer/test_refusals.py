@@ -30,7 +30,7 @@ from cesar.peer.peer import on_loop
 from cesar.peer.runtime import AsyncPeer
 from cesar.peer.transcript import read
 from cesar.peer.transport import SERVICE, Message
-from lan import Lines, edit, make_network, met, one_round, running, until
+from support.lan import Lines, edit, make_network, met, one_round, running, until
 
 SIZE = 400
 HONEST = [1, 2, 3, 4]

@@ -11,9 +11,9 @@ import networkx as nx
 import numpy as np
 import pytest
 
-import replay
+from support import replay
 from cesar.peer.peer import on_loop
-from lan import make_network, one_round, running
+from support.lan import make_network, one_round, running
 
 SIZE, PEERS = 20_000, 4
 

@@ -23,7 +23,7 @@ ANNOUNCE, RELAY, SHARE = 1, 2, 3
 
 
 def _generator():
-    path = Path(__file__).parents[1] / "tools" / "vectors" / "generate.py"
+    path = Path(__file__).parents[2] / "tools" / "vectors" / "generate.py"
     spec = importlib.util.spec_from_file_location("generate", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

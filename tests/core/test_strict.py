@@ -13,7 +13,7 @@ from cesar.errors import ConfigError, LocalProtocolError, PrivacyError
 from cesar.experiment import config
 from cesar.settings import MethodSection
 from cesar.topology import check_strict, overlaps, strict_requirement
-from harness import random_graph
+from support.harness import random_graph
 
 
 def by_definition(graph, k):
@@ -97,7 +97,7 @@ def test_a_graph_on_which_nothing_could_be_shared_is_refused():
 def test_no_frame_leaves_an_engine_whose_s_is_open():
     from cesar.node import Node  # noqa: PLC0415
     from cesar.topology import neighbourhoods  # noqa: PLC0415
-    from harness import DEADLINES, SESSIONS, secret_of  # noqa: PLC0415
+    from support.harness import DEADLINES, SESSIONS, secret_of  # noqa: PLC0415
 
     method = cesar.Cesar(sparsifier=cesar.TopK(1.0), collusion=2)
     node = Node(0, method, 4, session=SESSIONS[0], secrets=lambda j: secret_of(SESSIONS[0], 0, j))
@@ -123,7 +123,7 @@ def test_an_ensemble_takes_s_from_each_graph():
 
 
 def test_a_method_cannot_change_within_a_round():
-    from harness import Case  # noqa: PLC0415
+    from support.harness import Case  # noqa: PLC0415
 
     method = cesar.Cesar(sparsifier=cesar.TopK(1.0))
     case = Case(graph=nx.complete_graph(4), method=method, vectors=np.ones((4, 8), dtype=np.float32))

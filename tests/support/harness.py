@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import cesar
-import oracle
+from support import oracle
 from cesar.crypto.keys import Attempt, PairSecret
 from cesar.indices import IndexSet
 from cesar.node import Node, sparsifier_of

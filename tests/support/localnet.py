@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import networkx as nx
 
 from cesar.peer import network
-from lan import free_ports
+from support.lan import free_ports
 
 
 def make(folder, graph=None, *, days=365, age=0):

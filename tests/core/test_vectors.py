@@ -38,7 +38,7 @@ from cesar.protocol.sender import Partner
 from cesar.sparsify import CoordinatedSubsampling
 from cesar.topology import Neighbourhood
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1] / "vectors"
 GENERATOR = HERE.parents[1] / "tools" / "vectors" / "generate.py"
 FILES = ("keystream", "kdf", "packing", "codecs", "subsample", "wire")
 

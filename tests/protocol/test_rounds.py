@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 import cesar
-import oracle
+from support import oracle
 from cesar.errors import Reason
 from cesar.seeds import SeedTree
 from cesar.sim.network import Network
-from harness import (
+from support.harness import (
     Case,
     Marked,
     SkewedClocks,

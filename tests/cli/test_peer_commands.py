@@ -16,7 +16,7 @@ from pathlib import Path
 import networkx as nx
 import numpy as np
 import pytest
-from localnet import make
+from support.localnet import make
 from typer.testing import CliRunner
 
 from cesar.cli import app
@@ -25,7 +25,7 @@ from cesar.peer import state, troubles
 from cesar.peer.check import Check
 from cesar.peer.local import LocalNetwork
 from cesar.peer.peer import Peer
-from lan import free_ports
+from support.lan import free_ports
 
 PATIENCE = 300
 TRAINER = """

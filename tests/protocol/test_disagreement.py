@@ -13,7 +13,7 @@ import cesar
 from cesar.crypto.keys import PairSecret
 from cesar.node import Node
 from cesar.sim.network import Network
-from harness import Case, secret_of
+from support.harness import Case, secret_of
 
 
 def wrong_secret(session: bytes, i: int, j: int) -> PairSecret:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import cesar
-import oracle
+from support import oracle
 from cesar.audit import audit
 from cesar.audit.transcript import Recorder, attack, exchange_of
 from cesar.crypto.keys import SESSION_BYTES, Attempt, KeyPair
@@ -16,7 +16,7 @@ from cesar.errors import PrivacyError
 from cesar.seeds import SeedTree
 from cesar.sim.network import Network
 from cesar.topology import neighbourhoods, strict_requirement
-from harness import SESSIONS, Case, secret_of
+from support.harness import SESSIONS, Case, secret_of
 
 SIZE = 600
 R1, R2, I, A, B = range(5)

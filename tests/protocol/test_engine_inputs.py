@@ -23,7 +23,7 @@ import cesar
 from cesar.errors import Reason
 from cesar.protocol import FrameRejected
 from cesar.wire import Kind
-from harness import SESSIONS, Case, outcome, refused
+from support.harness import SESSIONS, Case, outcome, refused
 
 ME, ROUND, SIZE = 0, 7, 70
 METHODS = {

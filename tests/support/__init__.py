@@ -1,0 +1,1 @@
+"""What the tests share: the oracle, random cases, networks of peers, and processes that are killed."""
