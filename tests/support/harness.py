@@ -179,7 +179,6 @@ class Case:
         )
         return oracle.masked_round(self.vectors, self.graph, selected, rules, lost)
 
-
     @property
     def selects(self) -> bool:
         """Whether nodes select for themselves."""

@@ -210,9 +210,7 @@ def _unmasked(
     return float(grid.scales[0]), words
 
 
-def _terms(
-    seen: Transcript, view: tuple[NodeId, ...], method: Cesar, size: int
-) -> tuple[bytes, ring.Grid]:
+def _terms(seen: Transcript, view: tuple[NodeId, ...], method: Cesar, size: int) -> tuple[bytes, ring.Grid]:
     """What the receiver said about its sum, as it stands in the keys, and the grid that follows."""
     exponents, members = ((0,), view) if seen.relay is None else (seen.relay.exponents, seen.relay.group)
     terms = ring.exponents_to_bytes(exponents) + members_to_bytes(members, view)

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from cesar import bits, memory
 from cesar.crypto.keys import SESSION_BYTES, Attempt, KeyPair, Keyring, PairSecret
 from cesar.errors import ConfigError, DataError
+from cesar.grouping import Groups
 from cesar.indices import IndexSet
 from cesar.methods import DPSGD, Cesar, Method, SecureAggregation
 from cesar.node import Node, drawn_towards
@@ -204,6 +205,11 @@ class Ensemble:
         for node in self._nodes:
             node.use_method(self.method)
 
+    @property
+    def groups(self) -> Groups | None:
+        """Receiver → its fixed groups; None where the method has none."""
+        return None if isinstance(self.method, DPSGD) else self.method.groups
+
     def close(self) -> None:
         """Let the worker threads go, and memory."""
         self._pool.shutdown()
@@ -365,9 +371,7 @@ class Ensemble:
     def _set_of(self, node: Node, round_: RoundNo) -> IndexSet:
         if node.selected is not None:
             return node.selected
-        return drawn_towards(
-            self.method, node.id, Attempt(session=self._session, round_=round_), self._size
-        )
+        return drawn_towards(self.method, node.id, Attempt(session=self._session, round_=round_), self._size)
 
     def _crash_filter(self, crashes: Mapping[int, CrashPoint], round_: RoundNo) -> Fate:
         """Which frames still leave a node that crashes in this round."""
