@@ -9,12 +9,12 @@ import socket
 import networkx as nx
 import numpy as np
 import pytest
-from support.localnet import make
 
 from cesar.errors import ConfigError
 from cesar.peer import check, state
 from cesar.peer.check import Check, members_of, vector_of
 from cesar.peer.runtime import AsyncPeer, Neighbour
+from support.localnet import make
 
 SESSION = bytes(16)
 

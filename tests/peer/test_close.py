@@ -4,10 +4,10 @@ import asyncio
 
 import networkx as nx
 import numpy as np
-from support.localnet import make
 
 from cesar.peer.runtime import AsyncPeer
 from cesar.wire import Kind, read_header
+from support.localnet import make
 
 
 class SlowReader(AsyncPeer):

@@ -24,9 +24,8 @@ import pytest
 from sklearn.datasets import load_digits
 
 import cesar
-from support import replay
-from support import worker
-from cesar.peer.network import Network
+from cesar.peer.folder import Network
+from support import replay, worker
 from support.lan import Switchboard, make_network, no_namespaces
 
 PEERS, ALPHA, MASKS = 16, 0.6, 1

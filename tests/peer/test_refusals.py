@@ -23,9 +23,11 @@ import numpy as np
 import pytest
 
 from cesar.errors import ConfigError
-from cesar.peer import identity, runtime, transport
-from cesar.peer.identity import Authority, Identity, Request
-from cesar.peer.network import Network
+from cesar.peer import identity, keyfiles, runtime, transport
+from cesar.peer.authority import Authority
+from cesar.peer.claims import Request
+from cesar.peer.folder import Network
+from cesar.peer.identity import Identity
 from cesar.peer.peer import on_loop
 from cesar.peer.runtime import AsyncPeer
 from cesar.peer.transcript import read
@@ -125,8 +127,8 @@ def issue(authority: Authority, folder, node: int, now: datetime) -> Identity:
     """Keys that an authority has signed, whether or not the roster lists them."""
     csr = identity.make_keys(folder, authority.network, node)
     certificate = authority.issue(Request(csr=csr), now=now, days=1)
-    (folder / identity.CERTIFICATE).write_bytes(certificate)
-    (folder / identity.CA_CERTIFICATE).write_bytes(authority.certificate)
+    (folder / keyfiles.CERTIFICATE).write_bytes(certificate)
+    (folder / keyfiles.CA_CERTIFICATE).write_bytes(authority.certificate)
     return Identity.load(folder)
 
 

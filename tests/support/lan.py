@@ -24,7 +24,7 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from cesar.peer.network import Network, Plan
+from cesar.peer.folder import Network, Plan
 from cesar.peer.runtime import AsyncPeer, Report
 
 SECAGG = 'name = "secagg"'

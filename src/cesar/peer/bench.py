@@ -32,8 +32,8 @@ import numpy as np
 
 from cesar.crypto.keystream import Keystream
 from cesar.errors import CesarError
+from cesar.peer.folder import Network, Plan
 from cesar.peer.identity import Identity
-from cesar.peer.network import Network, Plan
 from cesar.peer.runtime import AsyncPeer
 from cesar.peer.transport import CHUNK, OPTIONS, SERVICE, Handler
 from cesar.theory import required_alpha

@@ -27,16 +27,10 @@ import numpy as np
 
 from cesar.errors import CesarError, ConfigError
 from cesar.peer import roster as rosters
+from cesar.peer.claims import read_authority
 from cesar.peer.config import PeerConfig, session_of
-from cesar.peer.identity import (
-    AGREEMENT_KEY,
-    CA_CERTIFICATE,
-    TLS_KEY,
-    Identity,
-    read_authority,
-    read_private,
-    read_public,
-)
+from cesar.peer.identity import Identity
+from cesar.peer.keyfiles import AGREEMENT_KEY, CA_CERTIFICATE, TLS_KEY, read_private, read_public
 from cesar.peer.roster import Member, Roster
 from cesar.peer.runtime import RELEASE, AsyncPeer, Neighbour
 from cesar.peer.state import FILE as STATE_FILE

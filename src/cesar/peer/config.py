@@ -14,7 +14,7 @@ from pydantic import Field, field_validator, model_validator
 from cesar.crypto.keys import SESSION_BYTES
 from cesar.errors import ConfigError
 from cesar.methods import Cesar, SecureAggregation
-from cesar.peer.identity import check_address
+from cesar.peer.claims import check_address
 from cesar.peer.roster import Roster
 from cesar.settings import MethodSection, Section, check, read_toml
 from cesar.topology import check_degrees

@@ -34,7 +34,7 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from cesar import memory
+from cesar import files, memory
 from cesar.crypto.keys import VERSION, PairSecret
 from cesar.errors import ConfigError, DataError, EncodingError, Reason, RemoteProtocolError
 from cesar.indices import codecs
@@ -42,7 +42,7 @@ from cesar.methods import Cesar, SecureAggregation
 from cesar.node import Node
 from cesar.peer import roster as rosters
 from cesar.peer.config import FILE, PeerConfig, Purpose, differences, session_of
-from cesar.peer.identity import Identity, write_public
+from cesar.peer.identity import Identity
 from cesar.peer.pace import Pace
 from cesar.peer.roster import Roster
 from cesar.peer.state import FILE as STATE_FILE
@@ -673,7 +673,7 @@ class AsyncPeer:
     def _adopt(self, roster: Roster) -> None:
         """Use a newer roster from the next round on."""
         self._state.change(roster=roster.version)
-        write_public(self.config.folder / rosters.FILE, roster.raw)
+        files.write(self.config.folder / rosters.FILE, roster.raw)
         self._method = self._method_on(roster)
         self._hood = self._check_membership(roster)
         self.roster, self._newer, self._node = roster, None, None

@@ -34,7 +34,8 @@ import grpc
 import numpy as np
 
 from cesar import memory
-from cesar.peer.identity import Identity, fingerprint, read_certificate
+from cesar.peer.claims import fingerprint, read_certificate
+from cesar.peer.identity import Identity
 from cesar.peer.roster import LIMIT as ROSTER_LIMIT
 from cesar.peer.roster import Roster
 from cesar.peer.troubles import explain
