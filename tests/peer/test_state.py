@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -61,7 +61,7 @@ def test_a_kill_at_any_moment_loses_nothing_that_was_reported(tmp_path):
     assert int(done.stdout) > 25
 
 
-@pytest.mark.parametrize("step", ["open", "dump", "fsync", "replace", "fsync folder"])
+@pytest.mark.parametrize("step", ["open", "write", "fsync", "replace", "fsync folder"])
 def test_a_write_that_fails_half_way_changes_nothing(step, tmp_path, monkeypatch):
     path = tmp_path / "state.json"
     file = StateFile(path)
@@ -95,13 +95,13 @@ def fail_at(monkeypatch, step):
     match step:
         case "open":
             monkeypatch.setattr(os, "open", full)
-        case "dump":
-            monkeypatch.setattr(json, "dump", lambda _, file: (file.write('{"attem'), full()))
+        case "write":
+            monkeypatch.setattr(Path, "write_bytes", lambda draft, _: (draft.write_text('{"attem'), full()))
         case "fsync":
             monkeypatch.setattr(os, "fsync", full)
         case "replace":
             monkeypatch.setattr(os, "replace", full)
-            monkeypatch.setattr("pathlib.Path.replace", full)
+            monkeypatch.setattr(Path, "replace", full)
         case _:
             monkeypatch.setattr(os, "fsync", second_time(os.fsync))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -13,7 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
 
-from cesar import memory
+from cesar import files, memory
 from cesar.errors import DataError
 from cesar.types import Vector
 
@@ -62,11 +61,9 @@ def save(path: Path, model: nn.Module | None, reference: Vector | None, steps: i
     content = {} if model is None else {_MODEL + name: tensor for name, tensor in _unique(model)}
     if reference is not None:
         content[_REFERENCE] = torch.from_numpy(reference)
-    fresh = path.with_suffix(".new")
-    os.close(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
-    save_file(content, fresh, metadata={"steps": str(steps)})
-    fresh.chmod(0o600)
-    fresh.replace(path)
+    with files.replacing(path, mode=0o600) as draft:
+        save_file(content, draft, metadata={"steps": str(steps)})
+        draft.chmod(0o600)
 
 
 def restore(path: Path, model: nn.Module | None) -> tuple[Vector | None, int]:

@@ -9,6 +9,7 @@ import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from cesar import files
 from cesar.errors import ConfigError, LocalProtocolError
 
 FILE = "state.json"
@@ -50,18 +51,7 @@ class StateFile:
             if value < getattr(self.state, name):
                 raise LocalProtocolError(f"{name} cannot go back from {getattr(self.state, name)} to {value}")
         state = replace(self.state, **fields)
-        fresh = self._path.with_suffix(".new")
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(asdict(state), file)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(self._path)
-        folder = os.open(self._path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        files.write(self._path, json.dumps(asdict(state)), mode=0o600)
         self.state = state
 
     def _read(self) -> State:
