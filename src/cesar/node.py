@@ -116,9 +116,9 @@ class Node:
         self._engine.begin_round(round_, hood, contribution, entropy, deadlines)
         self.selected, self.ledger = selected, Ledger()
 
-    def receive(self, sender: NodeId, payload: Buffer) -> None:
-        """Take in a frame; raises `RemoteProtocolError` if it is refused."""
-        self._engine.receive(sender, payload)
+    def receive(self, sender: NodeId, payload: Buffer) -> RoundNo | None:
+        """Take in a frame; says its round if that is over, and raises `RemoteProtocolError` if it is refused."""
+        return self._engine.receive(sender, payload)
 
     def outbound(self, leaves: Leaves | None = None) -> Iterator[Outbound]:
         """Frames to send, counted as they leave.
@@ -131,6 +131,10 @@ class Node:
             out = Outbound(recipients=reached, frame=made.frame)
             self.ledger.record(out)
             yield out
+
+    def largest_frame(self, hood: Neighbourhood) -> int:
+        """No frame of a round in this neighbourhood has more bytes."""
+        return self._engine.largest_frame(hood)
 
     def next_event(self) -> Event | None:
         return self._engine.next_event()

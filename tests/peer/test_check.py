@@ -13,7 +13,8 @@ import pytest
 from cesar.errors import ConfigError
 from cesar.peer import check, state
 from cesar.peer.check import Check, members_of, vector_of
-from cesar.peer.runtime import AsyncPeer, Neighbour
+from cesar.peer.liveness import Neighbour
+from cesar.peer.runtime import AsyncPeer
 from support.localnet import make
 
 SESSION = bytes(16)

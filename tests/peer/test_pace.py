@@ -40,13 +40,13 @@ def test_peers_find_one_another_again_when_the_network_becomes_slow(tmp_path):
             for _ in range(16):
                 await one_round(peers, models)
             for peer in peers:
-                quick = peer.frame
+                quick = peer.reception.frame
 
                 async def slow(node, payload, quick=quick):
                     await asyncio.sleep(0.2)
                     await quick(node, payload)
 
-                peer.frame = slow
+                peer.reception.frame = slow
             # A median of 15 moves after 8 late rounds, by a factor of four, and three phases need two such moves.
             seen = [len(report.contributors) for _ in range(24) for report in await one_round(peers, models)]
             assert min(seen) == 0

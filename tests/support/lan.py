@@ -25,7 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cesar.peer.folder import Network, Plan
-from cesar.peer.runtime import AsyncPeer, Report
+from cesar.peer.report import Report
+from cesar.peer.runtime import AsyncPeer
 
 SECAGG = 'name = "secagg"'
 QUICK = "floor = 0.5\nceiling = 30.0"

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import operator
 import os
+import struct
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from cesar import files
 from cesar.errors import ConfigError, LocalProtocolError
+from cesar.types import Entropy, NodeId
 
 FILE = "state.json"
 LOCK = "state.lock"
@@ -89,3 +92,17 @@ def _parse(text: str) -> State:
     if json.dumps(asdict(state)) != text or not all(0 <= value < 1 << 32 for value in asdict(state).values()):
         raise ValueError(text)
     return state
+
+
+def fresh_entropy(node: NodeId, attempt: int) -> Entropy:
+    """Randomness of the system, bound to a counter that never goes back: two attempts never share a byte stream."""
+    key = hashlib.sha512(b"cesar attempt" + struct.pack("<IQ", node, attempt) + os.urandom(64)).digest()
+    stream = hashlib.shake_256(key)
+    drawn = 0
+
+    def draw(count: int) -> bytes:
+        nonlocal drawn
+        drawn += count
+        return stream.digest(drawn)[-count:] if count else b""
+
+    return draw
