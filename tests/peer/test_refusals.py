@@ -33,7 +33,8 @@ from cesar.peer.peer import on_loop
 from cesar.peer.runtime import AsyncPeer
 from cesar.peer.transcript import read
 from cesar.peer.transport import SERVICE
-from support.lan import Lines, edit, make_network, met, one_round, running, until
+from support.lan import Lines, edit, make_network, met, one_round, running
+from support.waiting import until
 
 SIZE = 400
 HONEST = [1, 2, 3, 4]
@@ -231,7 +232,10 @@ def test_a_revoked_node(network):
                 async with Enemy(keys_of(network, 1), peers[3]) as neighbour:
                     await neighbour.hello(node=1)
                     await neighbour.send(Message.ROSTER, struct.pack("<Q", len(old)) + old)
-                    await asyncio.sleep(0.2)
+                    await neighbour.send(99)
+                    assert (
+                        "not a message of this protocol" in await neighbour.fate()
+                    )  # so it has read the roster
                     assert peers[3].membership.newer is None
                 await one_round(peers, models())
                 assert peers[3].roster.version == 2
@@ -533,15 +537,17 @@ def test_a_large_frame_that_drips_does_not_keep_others_out(monkeypatch):
         room = link.Room()
         assert await room.enter(link.LARGE)
 
-        async def drip():
-            while True:
-                room.beat()
-                await asyncio.sleep(0.02)
+        loop, begin = asyncio.get_running_loop(), asyncio.get_running_loop().time()
 
-        job = asyncio.create_task(drip())
+        def drip():
+            nonlocal next_drop
+            room.beat()
+            next_drop = loop.call_later(0.02, drip)
+
+        next_drop = loop.call_soon(drip)
         assert await asyncio.wait_for(room.enter(link.LARGE), 20)
-        job.cancel()
-        await asyncio.gather(job, return_exceptions=True)
+        assert loop.time() - begin >= link.PLACE_SECONDS
+        next_drop.cancel()
 
     on_loop(attack())
 

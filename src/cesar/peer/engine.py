@@ -38,10 +38,15 @@ class EngineThread:
         else:
             self._made.set()
 
+    async def ready(self) -> Node:
+        """The node, as soon as there is one; to ask for what never changes."""
+        while self._node is None:
+            await self._made.wait()
+        return self._node
+
     async def call(self, job: Callable[[Node], _T]) -> _T:
         """Run something on the thread, as soon as there is a node."""
-        while (node := self._node) is None:
-            await self._made.wait()
+        node = await self.ready()
         return await asyncio.get_running_loop().run_in_executor(self._thread, job, node)
 
     async def close(self) -> None:

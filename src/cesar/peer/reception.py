@@ -103,7 +103,7 @@ class Reception:
 
     async def largest_frame(self) -> int:
         """Waits for the first model, which tells its size."""
-        return await self._engine.call(lambda node: node.largest_frame(self._membership.hood))
+        return (await self._engine.ready()).largest_frame(self._membership.hood)
 
     async def frame(self, peer: NodeId, payload: Buffer) -> None:
         came = time.monotonic()
