@@ -22,9 +22,10 @@ from cesar.errors import (
     ProtocolError,
     RemoteProtocolError,
 )
+from cesar.grouping import groups
 from cesar.methods import DPSGD, Cesar, Method, SecureAggregation
 from cesar.sim import Ensemble, RoundResult, aggregate
-from cesar.sparsify import CoordinatedSubsampling, RandomSubsampling, TopK
+from cesar.sparsify import CoordinatedSubsampling, FullSharing, RandomSubsampling, TopK
 
 __version__ = "0.1.0"
 
@@ -56,6 +57,7 @@ __all__ = [
     "DataError",
     "EncodingError",
     "Ensemble",
+    "FullSharing",
     "LocalProtocolError",
     "Method",
     "Peer",
@@ -69,5 +71,6 @@ __all__ = [
     "TopK",
     "__version__",
     "aggregate",
+    "groups",
     "theory",
 ]

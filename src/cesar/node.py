@@ -6,15 +6,16 @@ direction, and bytes are counted there and nowhere else, as `len(payload)`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from cesar.crypto.keys import Attempt, Keyring
 from cesar.indices import IndexSet
-from cesar.methods import DPSGD, Method, SecureAggregation
-from cesar.protocol import Contribution, Deadlines, Engine, Event, Outbound, PairSecrets
-from cesar.ring import exponent_of
-from cesar.sparsify import AnySparsifier, CoordinatedSubsampling, FullSharing
+from cesar.methods import DPSGD, Cesar, Method, SecureAggregation
+from cesar.protocol import Contribution, Deadlines, Engine, Event, Outbound
+from cesar.ring import exponents_of
+from cesar.sparsify import AnySparsifier, CoordinatedSubsampling, FullSharing, RandomSubsampling
 from cesar.topology import Neighbourhood
 from cesar.types import Buffer, Entropy, NodeId, RoundNo, Vector
 from cesar.wire import CATEGORIES, Frame, Kind
@@ -27,6 +28,26 @@ def sparsifier_of(method: Method) -> AnySparsifier:
     if isinstance(method, DPSGD):
         return FullSharing() if method.sparsifier is None else method.sparsifier
     return method.sparsifier
+
+
+def receiver_decides(method: Method) -> bool:
+    """Whether nobody selects: what is sent to a receiver follows from the receiver and the round."""
+    if isinstance(method, DPSGD):
+        return isinstance(method.sparsifier, CoordinatedSubsampling)
+    return (method if isinstance(method, Cesar) else method.as_cesar()).receiver_decides
+
+
+def drawn_towards(method: Method, receiver: NodeId, attempt: Attempt, size: int) -> IndexSet:
+    """What is drawn for a receiver where nobody selects: all positions at which anything may be sent to it."""
+    chosen = sparsifier_of(method)
+    if isinstance(chosen, CoordinatedSubsampling):
+        return chosen.select_for(receiver, attempt, size)
+    assert not isinstance(method, DPSGD)
+    if not isinstance(chosen, RandomSubsampling) or method.groups is None:
+        return IndexSet.full(size)
+    count = len(method.groups[receiver])
+    drawn = chosen.in_turns(receiver, attempt, size, count)
+    return IndexSet.of_words(np.bitwise_or.reduce([drawn(k) for k in range(count)]), size)
 
 
 Leaves = Callable[[NodeId, Frame], bool]
@@ -57,7 +78,8 @@ class Node:
     Args:
         size: d, the number of parameters.
         session: 16 bytes that name the network and the run.
-        secrets: gives the pair secret with a peer; D-PSGD needs none.
+        keys: this node's keys; D-PSGD needs none.
+        tensors: the sizes of the model's tensors, each of which gets a scale of its own; by default it is one.
     """
 
     def __init__(
@@ -67,19 +89,22 @@ class Node:
         size: int,
         *,
         session: bytes,
-        secrets: PairSecrets | None = None,
+        keys: Keyring | None = None,
         first_round: int = 0,
+        tensors: Sequence[int] | None = None,
     ) -> None:
         self.id = node
-        self._sparsifier = sparsifier_of(method)
-        self._engine = Engine(node, method, size, session=session, secrets=secrets, first_round=first_round)
+        self._method = method
+        self._engine = Engine(
+            node, method, size, session=session, keys=keys, first_round=first_round, tensors=tensors
+        )
         self.ledger = Ledger()
         self.selected: IndexSet | None = None
 
     def use_method(self, method: Method) -> None:
         """Average in this way from the next round on."""
-        self._sparsifier = sparsifier_of(method)
         self._engine.use_method(method)
+        self._method = method
 
     def begin_round(
         self,
@@ -102,15 +127,16 @@ class Node:
         Raises:
             DataError: the model holds NaN or infinity, or has the wrong size. Nothing was sent.
         """
-        exponent = exponent_of(vector)
-        chosen = self._sparsifier
-        selected = (
-            None if isinstance(chosen, CoordinatedSubsampling) else chosen.select(vector, reference, entropy)
-        )
+        exponents = exponents_of(vector, self._engine.edges)
+        chosen = sparsifier_of(self._method)
+        selected = None
+        if not receiver_decides(self._method):
+            assert not isinstance(chosen, CoordinatedSubsampling)
+            selected = chosen.select(vector, reference, entropy)
         contribution = Contribution(
             vector=vector,
             selected=selected,
-            exponent=exponent,
+            exponents=exponents,
             out=np.empty_like(vector) if out is None else out,
         )
         self._engine.begin_round(round_, hood, contribution, entropy, deadlines)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, Protocol
 
 import numpy as np
 
-from cesar import bits
+from cesar import bits, memory
 from cesar.crypto.keys import SEED_BYTES, Attempt, hkdf_expand_block
+from cesar.crypto.subsample import expand_seed
 from cesar.errors import ConfigError, DataError, EncodingError
 from cesar.indices import Code, IndexSet, decode, encode
-from cesar.types import Buffer, Entropy, NodeId, Vector
+from cesar.types import BitWords, Buffer, Entropy, NodeId, Vector
 
 
 class Sparsifier(Protocol):
@@ -74,6 +76,27 @@ class RandomSubsampling:
 
     def select(self, vector: Vector, reference: Vector | None, entropy: Entropy) -> IndexSet:
         return IndexSet.from_seed(entropy(SEED_BYTES), len(vector), self.alpha)
+
+    def in_turns(self, receiver: NodeId, attempt: Attempt, size: int, groups: int) -> Callable[[int], BitWords]:
+        """What the fixed groups of a receiver send it in this round: number of a group → its positions.
+
+        At every position α of the groups are active: w = α·g, so ⌊w⌋ of them and, with the probability of what is
+        left, one more. They take turns, by position and by round. Everybody knows all of it without a word.
+        """
+        whole = int(self.alpha * groups)
+        rate = self.alpha * groups - whole
+        extra = np.empty(0, dtype=np.uint64)
+        if rate > 0:
+            label = b"cesar turns" + struct.pack("<II", attempt.round_, receiver)
+            extra = expand_seed(hkdf_expand_block(attempt.session, label)[:SEED_BYTES], size, rate)
+
+        def positions(number: int) -> BitWords:
+            words: BitWords = memory.empty(bits.words_for(size), np.uint64)
+            bits.take_turns(extra, (number - attempt.round_) % groups, groups, whole, words)
+            bits.clear_tail(words, size)
+            return words
+
+        return positions
 
 
 @dataclass(frozen=True, slots=True)

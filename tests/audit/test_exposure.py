@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cesar
-from cesar.audit import Exchange, audit, linear
+from cesar import linear
+from cesar.audit import Exchange, audit
 from cesar.audit.exposure import draw_patterns, sentence
 from cesar.errors import ConfigError, PrivacyError
 from cesar.topology import overlaps, strict_requirement

@@ -118,6 +118,10 @@ def test_a_secret_is_the_same_at_both_ends_and_of_one_session(network):
         Membership(Identity.load(folder), network.roster, folder, StateFile(folder / "state.json"))
         for folder in (network.folder / "peer-1", network.folder / "peer-2")
     )
-    session = bytes(range(16))
-    assert one.secrets(session)(2) == other.secrets(session)(1)
-    assert one.secrets(session)(2) != one.secrets(bytes(16))(2)
+    secrets = set()
+    for session in (bytes(16), bytes(range(16))):
+        here, there = one.keys(session), other.keys(session)
+        to_there, to_here = here.public(0), there.public(0)
+        assert here.secret(2, to_here) == there.secret(1, to_there)
+        secrets.add(here.secret(2, to_here).key)
+    assert len(secrets) == 2

@@ -48,8 +48,8 @@ class Desk:
         )  # fmt: skip
 
     def begin(self):
-        secrets = self.membership.secrets(SESSION)
-        self.engine.use(Node(1, SecureAggregation(), 10, session=SESSION, secrets=secrets))
+        keys = self.membership.keys(SESSION)
+        self.engine.use(Node(1, SecureAggregation(), 10, session=SESSION, keys=keys))
 
 
 def bad(peer, reason):

@@ -13,7 +13,7 @@ import cesar
 from cesar.crypto.keys import PairSecret
 from cesar.node import Node
 from cesar.sim.network import Network
-from support.harness import Case, secret_of
+from support.harness import Case, FakeKeys, secret_of
 
 
 def wrong_secret(session: bytes, i: int, j: int) -> PairSecret:
@@ -31,7 +31,7 @@ def test_masks_of_different_secrets_spoil_nothing_but_their_positions(ring_bits,
     vectors = np.random.default_rng(5).uniform(-1, 1, (5, size)).astype(np.float32)
     case = Case(graph=nx.complete_graph(5), method=method, vectors=vectors)
     nodes = {
-        i: Node(i, method, size, session=case.session, secrets=partial(wrong_secret, case.session, i))
+        i: Node(i, method, size, session=case.session, keys=FakeKeys(case.session, i, wrong_secret))
         for i in range(5)
     }
     for node in nodes.values():

@@ -24,7 +24,7 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from cesar.audit import linear
+from cesar import linear
 from cesar.bits import jit
 from cesar.seeds import SeedTree
 from cesar.topology import check_collusion

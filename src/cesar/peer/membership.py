@@ -7,15 +7,15 @@ first it is durable, then it counts. A peer never goes back to an older one.
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 
 from cesar import files
-from cesar.crypto.keys import PairSecret
+from cesar.crypto.keys import Keyring, PairSecret
 from cesar.errors import ConfigError, Refusal
 from cesar.peer.identity import Identity
 from cesar.peer.roster import FILE, Roster
 from cesar.peer.state import StateFile
-from cesar.protocol import PairSecrets
 from cesar.topology import Neighbourhood
 from cesar.types import NodeId
 
@@ -83,17 +83,17 @@ class Membership:
         files.write(self._path, self.newer.raw)
         self.roster, self.hood, self.newer = self.newer, self._place(self.newer), None
 
-    def secrets(self, session: bytes) -> PairSecrets:
-        """The secrets that this peer shares with others in a session, computed when first needed."""
+    def keys(self, session: bytes) -> Keyring:
+        """This peer's keys in a session; secrets with others are computed when first needed."""
         identity, members = self._identity, self.roster.members
         known: dict[NodeId, PairSecret] = {}
 
-        def secret(peer: NodeId) -> PairSecret:
+        def static(peer: NodeId) -> PairSecret:
             if peer not in known:
                 known[peer] = identity.keys.agree(members[peer].agreement_key, session)
             return known[peer]
 
-        return secret
+        return Keyring(static, lambda _: os.urandom(32))
 
     def _place(self, roster: Roster) -> Neighbourhood:
         hood = roster.hood(self._identity.id)

@@ -277,7 +277,7 @@ class AsyncPeer:
             self._method,
             size,
             session=session,
-            secrets=self.membership.secrets(session),
+            keys=self.membership.keys(session),
             first_round=self._state.state.next_round,
         )
         self._engine.use(node)

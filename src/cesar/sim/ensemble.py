@@ -14,15 +14,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cesar import bits, memory
-from cesar.crypto.keys import SESSION_BYTES, Attempt, KeyPair, PairSecret
+from cesar.crypto.keys import SESSION_BYTES, Attempt, KeyPair, Keyring, PairSecret
 from cesar.errors import ConfigError, DataError
 from cesar.indices import IndexSet
 from cesar.methods import DPSGD, Cesar, Method, SecureAggregation
-from cesar.node import Node, sparsifier_of
+from cesar.node import Node, drawn_towards
 from cesar.protocol import Deadlines
 from cesar.seeds import SeedTree
 from cesar.sim.network import Fate, Network
-from cesar.sparsify import CoordinatedSubsampling
 from cesar.topology import check_graph, neighbourhoods
 from cesar.types import NodeId, RoundNo
 from cesar.wire import CATEGORIES, Frame, Kind
@@ -122,6 +121,14 @@ class _Keys:
             self._secrets[node, peer] = self._pair(node).agree(self._pair(peer).public, self._session)
         return self._secrets[node, peer]
 
+    def ring(self, node: NodeId) -> Keyring:
+        """A node's keys; its ephemeral ones depend on the epoch alone, so that a resumed run is the same."""
+
+        def ephemeral(epoch: int) -> bytes:
+            return self._seeds.entropy("ephemeral", epoch, node)(32)
+
+        return Keyring(partial(self.secret, node), ephemeral)
+
     def _pair(self, node: int) -> KeyPair:
         if node not in self._pairs:
             self._pairs[node] = KeyPair.generate(self._seeds.entropy("keys", node))
@@ -179,7 +186,7 @@ class Ensemble:
                 self.method,
                 self._size,
                 session=self._session,
-                secrets=partial(self._keys.secret, i),
+                keys=self._keys.ring(i),
                 first_round=self._next_round,
             )
             for i in map(NodeId, self._here)
@@ -358,9 +365,9 @@ class Ensemble:
     def _set_of(self, node: Node, round_: RoundNo) -> IndexSet:
         if node.selected is not None:
             return node.selected
-        sparsifier = sparsifier_of(self._method)
-        assert isinstance(sparsifier, CoordinatedSubsampling)
-        return sparsifier.select_for(node.id, Attempt(session=self._session, round_=round_), self._size)
+        return drawn_towards(
+            self.method, node.id, Attempt(session=self._session, round_=round_), self._size
+        )
 
     def _crash_filter(self, crashes: Mapping[int, CrashPoint], round_: RoundNo) -> Fate:
         """Which frames still leave a node that crashes in this round."""
