@@ -14,6 +14,7 @@ from torch import nn
 
 from cesar import files, memory
 from cesar.errors import DataError
+from cesar.learn import flat
 from cesar.types import Vector
 
 Which = Literal["all", "trainable"]
@@ -41,19 +42,14 @@ def tensors(model: nn.Module, which: Which, buffers: bool) -> list[torch.Tensor]
 
 def pack(parts: list[torch.Tensor]) -> Vector:
     """One float32 vector on the CPU."""
-    vector: Vector = memory.empty(sum(part.numel() for part in parts), np.float32)
-    target = torch.from_numpy(vector)
-    for part, place in zip(parts, torch.split(target, [part.numel() for part in parts]), strict=True):
-        place.copy_(part.reshape(-1))
+    vector: Vector = memory.empty(flat.Layout.of_tensors(parts).size, np.float32)
+    flat.pack(parts, torch.from_numpy(vector))
     return vector
 
 
 def unpack(vector: Vector, parts: list[torch.Tensor]) -> None:
     """Write the vector back into the tensors, in their own type and on their own device."""
-    source = torch.from_numpy(vector)
-    with torch.no_grad():
-        for part, values in zip(parts, torch.split(source, [part.numel() for part in parts]), strict=True):
-            part.copy_(values.view(part.shape))
+    flat.unpack(torch.from_numpy(vector), parts)
 
 
 def save(path: Path, model: nn.Module | None, reference: Vector | None, steps: int) -> None:
