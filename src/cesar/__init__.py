@@ -31,9 +31,10 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from cesar.peer.peer import Peer
-    from cesar.peer.runtime import AsyncPeer, Report
+    from cesar.peer.report import Report
+    from cesar.peer.runtime import AsyncPeer
 
-_PEERS = {"Peer": "cesar.peer.peer", "AsyncPeer": "cesar.peer.runtime", "Report": "cesar.peer.runtime"}
+_PEERS = {"Peer": "cesar.peer.peer", "AsyncPeer": "cesar.peer.runtime", "Report": "cesar.peer.report"}
 
 
 def __getattr__(name: str) -> object:

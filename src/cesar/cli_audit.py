@@ -200,7 +200,7 @@ def _from_roster(
     """A peers' network, or one peer of it: the signed graph and the settings. Selections are drawn, because peers
     keep none.
     """
-    from cesar.peer.identity import CA_CERTIFICATE, read_public  # noqa: PLC0415
+    from cesar.peer.keyfiles import CA_CERTIFICATE, read_public  # noqa: PLC0415
     from cesar.peer.roster import FILE, Roster  # noqa: PLC0415
     from cesar.settings import MethodSection, check, read_toml  # noqa: PLC0415
 

@@ -171,9 +171,9 @@ class Node:
         if self.remembers and selected is not None:
             self._vector, self._unsent = vector, selected.words.copy()
 
-    def receive(self, sender: NodeId, payload: Buffer) -> None:
-        """Take in a frame; raises `RemoteProtocolError` if it is refused."""
-        self._engine.receive(sender, payload)
+    def receive(self, sender: NodeId, payload: Buffer) -> RoundNo | None:
+        """Take in a frame; says its round if that is over, and raises `RemoteProtocolError` if it is refused."""
+        return self._engine.receive(sender, payload)
 
     def outbound(self, leaves: Leaves | None = None) -> Iterator[Outbound]:
         """Frames to send, counted as they leave.
@@ -196,6 +196,10 @@ class Node:
         if leaving.any():
             ring.copy_at(self.memory, self._vector, leaving)
             self._unsent &= ~out.positions
+
+    def largest_frame(self, hood: Neighbourhood) -> int:
+        """No frame of a round in this neighbourhood has more bytes."""
+        return self._engine.largest_frame(hood)
 
     def next_event(self) -> Event | None:
         return self._engine.next_event()

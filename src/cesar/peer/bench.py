@@ -32,10 +32,11 @@ import numpy as np
 
 from cesar.crypto.keystream import Keystream
 from cesar.errors import CesarError
+from cesar.peer.chunks import CHUNK
+from cesar.peer.folder import Network, Plan
 from cesar.peer.identity import Identity
-from cesar.peer.network import Network, Plan
 from cesar.peer.runtime import AsyncPeer
-from cesar.peer.transport import CHUNK, OPTIONS, SERVICE, Handler
+from cesar.peer.transport import OPTIONS, SERVICE, Handler
 from cesar.theory import required_alpha
 
 START_SECONDS = 120.0

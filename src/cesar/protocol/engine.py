@@ -105,8 +105,7 @@ class Engine:
             )
         attempt = Attempt(session=self._session, round_=round_)
         started = self._make_round(attempt, hood, contribution, entropy, deadlines)
-        most_items = max(len(view) for view in hood.views.values())
-        self._inbox.largest_frame = max(self._largest_share, most_items * (codecs.longest(self._size) + 64))
+        self._inbox.largest_frame = self.largest_frame(hood)
         kept = self._inbox.open(round_)
         self._round = started
         for sender, payload in kept:
@@ -115,6 +114,11 @@ class Engine:
             except RemoteProtocolError as error:
                 self._events.append(FrameRejected(error=error))
         self._settle()
+
+    def largest_frame(self, hood: Neighbourhood) -> int:
+        """No frame of a round in this neighbourhood has more bytes."""
+        most_items = max(len(view) for view in hood.views.values())
+        return max(self._largest_share, most_items * (codecs.longest(self._size) + 64))
 
     def _make_round(
         self,
@@ -132,17 +136,21 @@ class Engine:
             return MaskedRound(*settled)
         return GroupedRound(*settled, self._absences)
 
-    def receive(self, sender: NodeId, payload: Buffer) -> None:
+    def receive(self, sender: NodeId, payload: Buffer) -> RoundNo | None:
         """Take in a frame that the transport says came from `sender`, in any order.
+
+        Returns:
+            The frame's round if that is over, so that the frame was passed over; else None.
 
         Raises:
             RemoteProtocolError: the frame is refused and nothing has changed.
         """
-        admitted = self._inbox.admit(sender, payload)
-        if admitted is not None and self._round is not None:
-            header, body = admitted
+        header, body = self._inbox.admit(sender, payload)
+        late = header.attempt.round_ if self._inbox.is_over(header.attempt.round_) else None
+        if body is not None and self._round is not None:
             self._round.handle(sender, header.kind, body)
             self._settle()
+        return late
 
     def outbound(self) -> Iterator[Outbound]:
         """Frames to send. Each is made when it is pulled, so that only one is in memory at a time."""

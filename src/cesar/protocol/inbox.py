@@ -22,8 +22,11 @@ class Inbox:
 
     def check(self, round_: RoundNo) -> None:
         """Refuse a round that is over: its masks exist already."""
-        if round_ < self._expected:
+        if self.is_over(round_):
             raise LocalProtocolError(f"round {round_} is over; the next one is {self._expected}")
+
+    def is_over(self, round_: RoundNo) -> bool:
+        return round_ < self._expected
 
     def open(self, round_: RoundNo) -> list[tuple[NodeId, Buffer]]:
         """Begin a round that `check` has passed; returns the frames that were kept for it, sorted."""
@@ -37,8 +40,8 @@ class Inbox:
         if self.running:
             self._expected, self.running = RoundNo(self._expected + 1), False
 
-    def admit(self, sender: NodeId, payload: Buffer) -> tuple[Header, memoryview] | None:
-        """The header and body of a frame for the current round; None if it was kept or is late."""
+    def admit(self, sender: NodeId, payload: Buffer) -> tuple[Header, memoryview | None]:
+        """The header of a frame, and its body if it is for the current round: others are kept, or late."""
         if len(payload) > self.largest_frame:
             raise RemoteProtocolError(
                 sender,
@@ -58,9 +61,9 @@ class Inbox:
             raise RemoteProtocolError(sender, Reason.SENDER, f"its header says node {header.sender}", round_)
         if self.running and round_ == self._expected:
             return header, body
-        if round_ >= self._expected:
+        if not self.is_over(round_):
             self._keep(sender, header.kind, round_, payload)
-        return None
+        return header, None
 
     def _keep(self, sender: NodeId, kind: Kind, round_: RoundNo, payload: Buffer) -> None:
         ahead = self._expected + (EARLY_ROUNDS if self.running else EARLY_ROUNDS - 1)
