@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cesar.cli_reproduce import HELP, NAMES
+from cesar.cli.reproduce import HELP, NAMES
 from cesar.errors import ConfigError, DataError
 from cesar.experiment import run
 from cesar.reproduce import catalogue, document, paper, running, sections

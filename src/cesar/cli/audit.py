@@ -1,11 +1,8 @@
-"""`cesar audit`, `cesar plan topology` and `cesar plan collusion`: privacy from the command line."""
+"""`cesar audit`: what coalitions can compute, of a planned network, a recorded run or a network of peers."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -13,15 +10,14 @@ from typing import Annotated
 import networkx as nx
 import numpy as np
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from cesar import graphs
-from cesar.audit import exposure, planning, report
-from cesar.audit.collusion import Estimate, Risk, plan_collusion
+from cesar.audit import exposure, report
 from cesar.audit.exposure import Exchange, Flags, percent
 from cesar.audit.report import Subject
+from cesar.cli.options import Alpha, AsJson, Nodes
+from cesar.cli.output import console, counting
 from cesar.crypto.keys import SESSION_BYTES, Attempt
 from cesar.errors import ConfigError, DataError
 from cesar.methods import Cesar, SecureAggregation
@@ -30,9 +26,7 @@ from cesar.sparsify import CoordinatedSubsampling, RandomSubsampling
 from cesar.topology import check_degrees, strict_requirement
 from cesar.types import NodeId, RoundNo
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 Seed = Annotated[int, typer.Option(help="Of graph, selections and samples.")]
-console = Console()
 
 
 class Selection(StrEnum):
@@ -41,21 +35,6 @@ class Selection(StrEnum):
     RANDOM = "random"
     COORDINATED = "coordinated"
     FULL = "full"
-
-
-@contextmanager
-def _bar() -> Iterator[Callable[[str, int, int], None]]:
-    """A progress bar; call it with (what, done, of how many)."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        tasks: dict[str, object] = {}
-
-        def show(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = progress.add_task(what, total=total)
-            progress.update(tasks[what], completed=done, total=total)  # type: ignore[arg-type]
-
-        yield show
 
 
 def _nodes_in(path: Path) -> int:
@@ -76,14 +55,14 @@ def _select(kind: Selection, graph: nx.Graph, alpha: float, patterns: int, seed:
     return exposure.draw_patterns(len(graph), patterns, alpha, seed)
 
 
-def audit_command(
+def command(
     source: Annotated[
         Path | None, typer.Argument(help="A recorded run (cesar run) or the folder of a peers' network.")
     ] = None,
     topology: Annotated[
         str, typer.Option(help="regular:DEGREE, small-world:DEGREE, ring, complete.")
     ] = "regular:6",
-    nodes: Annotated[int, typer.Option(min=2, help="Number of nodes.")] = 48,
+    nodes: Nodes = 48,
     graph: Annotated[
         Path | None, typer.Option(help="Edge list instead of a topology: 'i j' per line.")
     ] = None,
@@ -93,7 +72,7 @@ def audit_command(
     strict: Annotated[
         bool, typer.Option("--strict", help="Take s from the graph, as Cesar(collusion=k) does.")
     ] = False,
-    alpha: Annotated[float, typer.Option(help="Fraction that each node selects (α).")] = 0.3422,
+    alpha: Alpha = 0.3422,
     selection: Annotated[Selection, typer.Option(help="How nodes select.")] = Selection.RANDOM,
     collusion: Annotated[
         int, typer.Option(min=1, help="Largest number of nodes that pool what they know (k).")
@@ -131,7 +110,7 @@ def audit_command(
             seed=seed,
         )
     check_degrees(subject.graph, s)
-    with _bar() as progress:
+    with counting() as progress:
         found = exposure.audit(exchange, collusion, limit=coalitions, seed=seed, progress=progress)
     if out is not None:
         from cesar import __version__  # noqa: PLC0415
@@ -323,114 +302,3 @@ def _selections(
     return flags, [
         f"Selections were not recorded; they were drawn again from the recorded seed, by the same code. {part}"
     ]
-
-
-def plan_topology_command(
-    nodes: Annotated[int, typer.Option(min=2, help="Number of nodes.")],
-    degree: Annotated[int, typer.Option(min=1, help="Neighbours of every node.")],
-    collusion: Annotated[int, typer.Option(min=1, help="Colluders that s masks are to stop (k).")] = 2,
-    masks: Annotated[int | None, typer.Option(min=1, help="s; default k, the least possible.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Write the edge list here.")] = None,
-    seed: Seed = 0,
-    as_json: AsJson = False,
-) -> None:
-    """Make a regular connected graph on which s = k masks stop k colluders, and say what that costs in mixing."""
-    with _bar() as progress:
-        plan = planning.plan_topology(
-            lambda draw: graphs.regular(nodes, degree, draw),
-            collusion,
-            masks=masks,
-            seed=seed,
-            progress=lambda done, total: progress("attempts", done, total),
-        )
-    if out is not None:
-        head = (
-            f"# {nodes} nodes, degree {degree}; masking_requirement = {plan.masks} stops {collusion} colluders\n"
-            f"# cesar plan topology --nodes {nodes} --degree {degree} --collusion {collusion} --masks {plan.masks} --seed {seed}\n"
-        )
-        out.write_text(head + "".join(f"{i} {j}\n" for i, j in sorted(plan.graph.edges)), encoding="utf-8")
-    fields = {
-        "nodes": nodes,
-        "degree": degree,
-        "collusion": collusion,
-        "masks": plan.masks,
-        "swaps": plan.swaps,
-        "masks_of_the_random_graph": plan.masks_before,
-        "spectral_gap_of_the_random_graph": plan.gap_before,
-        "spectral_gap": plan.gap,
-        "file": None if out is None else str(out),
-    }
-    if as_json:
-        typer.echo(json.dumps(fields | {"edges": sorted(map(sorted, plan.graph.edges))}))
-        return
-    table = Table(title="A graph for few masks", show_header=False)
-    for name, value in fields.items():
-        table.add_row(name.replace("_", " "), f"{value:.4f}" if isinstance(value, float) else str(value))
-    console.print(table)
-
-
-def plan_collusion_command(
-    nodes: Annotated[int, typer.Option(min=4, help="Number of nodes.")] = 100,
-    degree: Annotated[int, typer.Option(min=3, help="Neighbours of every node.")] = 25,
-    adversaries: Annotated[
-        list[int] | None, typer.Option(help="Colluders; may be given several times. Default 5, 10, 15, 20.")
-    ] = None,
-    graph_count: Annotated[int, typer.Option("--graphs", min=1, help="Random graphs.")] = 250_000,
-    share: Annotated[float, typer.Option(help="Fraction to be shared (β), which fixes α at each s.")] = 0.30,
-    out: Annotated[Path | None, typer.Option(help="Write a page with the plot here.")] = None,
-    seed: Seed = 0,
-    as_json: AsJson = False,
-) -> None:
-    """The risk that colluders read somebody on a random regular graph, for every s (the paper's Fig. 5b)."""
-    wanted = adversaries or [5, 10, 15, 20]
-    with _bar() as progress:
-        risks = plan_collusion(
-            nodes,
-            degree,
-            wanted,
-            graphs=graph_count,
-            share=share,
-            seed=seed,
-            progress=lambda done, total: progress("graphs", done, total),
-        )
-    title = f"{graph_count:,} random {degree}-regular graphs of {nodes} nodes, seed {seed}, share {share:g}"
-    if out is not None:
-        from cesar import __version__  # noqa: PLC0415
-
-        report.write_risks(risks, out, title, __version__)
-    if as_json:
-        rows = [_risk_fields(risk) for risk in risks]
-        settings = {"nodes": nodes, "degree": degree, "graphs": graph_count, "share": share, "seed": seed}
-        typer.echo(json.dumps(settings | {"risks": rows, "report": None if out is None else str(out)}))
-        return
-    for count in sorted(set(wanted)):
-        console.print(_risk_table(risks, count, title))
-    console.print(
-        "paper: an adversary has s adversarial neighbours; at least: one sum or the difference of two is a single value\n"
-        "for some selection; at most: not ruled out by the proof; random position: all sums, exact; ( ): 95 % interval",
-        style="dim",
-    )
-    if out is not None:
-        console.print(f"report: [bold]{out}[/]")
-
-
-def _risk_fields(risk: Risk) -> dict[str, object]:
-    fields: dict[str, object] = {"adversaries": risk.adversaries, "masks": risk.masks, "alpha": risk.alpha}
-    for name in ("paper", "at_least", "at_most", "at_random"):
-        estimate: Estimate = getattr(risk, name)
-        fields[name] = asdict(estimate) | {"value": estimate.value, "interval": estimate.interval}
-    return fields
-
-
-def _risk_table(risks: list[Risk], count: int, title: str) -> Table:
-    table = Table(title=f"{count} adversaries; {title}")
-    for heading in ("s", "paper", "at least", "at most", "α", "random position"):
-        table.add_column(heading, justify="right")
-    for risk in risks:
-        if risk.adversaries == count:
-            figures = [risk.paper, risk.at_least, risk.at_most, risk.at_random]
-            cells = [
-                f"{percent(e.value)} ({percent(e.interval[0])}–{percent(e.interval[1])})" for e in figures
-            ]
-            table.add_row(str(risk.masks), *cells[:3], f"{risk.alpha:.3f}", cells[3])
-    return table
