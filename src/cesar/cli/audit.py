@@ -59,9 +59,7 @@ def command(
     source: Annotated[
         Path | None, typer.Argument(help="A recorded run (cesar run) or the folder of a peers' network.")
     ] = None,
-    topology: Annotated[
-        str, typer.Option(help="regular:DEGREE, small-world:DEGREE, ring, complete.")
-    ] = "regular:6",
+    topology: Annotated[str, typer.Option(help=f"Who averages with whom: {graphs.SHORT}.")] = "regular:6",
     nodes: Nodes = 48,
     graph: Annotated[
         Path | None, typer.Option(help="Edge list instead of a topology: 'i j' per line.")

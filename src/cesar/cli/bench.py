@@ -7,14 +7,13 @@ from dataclasses import asdict
 from enum import StrEnum
 from typing import Annotated
 
-import networkx as nx
 import typer
 from rich.table import Table
 
-from cesar import bench, theory
+from cesar import graphs, theory
+from cesar.bench import rounds as measured
 from cesar.cli.options import AsJson, DataDir, Degree, Masks, Nodes, Rounds, Share
 from cesar.cli.output import console, notices, show
-from cesar.errors import ConfigError
 from cesar.methods import DPSGD, Cesar, Method, SecureAggregation
 from cesar.seeds import SeedTree
 from cesar.sparsify import SparsifierName
@@ -33,15 +32,6 @@ class MethodName(StrEnum):
 Params = Annotated[int, typer.Option(min=1, help="Parameters of a model (d).")]
 RingBits = Annotated[int, typer.Option(help="Bits of a value on the wire: 16, 20, 24 or 32.")]
 Seed = Annotated[int, typer.Option(help="Of the graph, the models and the keys.")]
-
-
-def _regular_graph(nodes: int, degree: int, seed: int) -> nx.Graph:
-    if degree >= nodes or nodes * degree % 2:
-        raise ConfigError(
-            f"there is no {degree}-regular graph of {nodes} nodes: the degree must be below the number of "
-            "nodes, and one of the two must be even"
-        )
-    return nx.random_regular_graph(degree, nodes, seed=seed)
 
 
 def _alpha(sparsifier: SparsifierName, share: float, degree: int, masks: int) -> float:
@@ -83,10 +73,10 @@ def bench_round(
     The floor makes one 32-bit keystream word per parameter for every (receiver, sender, partner) of the
     graph, with the cipher alone, on the same cores.
     """
-    graph = _regular_graph(nodes, degree, seed)
+    graph = graphs.numbered(nodes, degree, seed)
     chosen = _method(method, sparsifier, share, degree, masks, ring_bits)
     with notices.status("starting") as status:
-        result = bench.bench_round(graph, chosen, params, rounds=rounds, seed=seed, progress=status.update)
+        result = measured.bench_round(graph, chosen, params, rounds=rounds, seed=seed, progress=status.update)
     fields = asdict(result)
     if not as_json:
         sent = fields.pop("bytes_per_node")
@@ -104,7 +94,7 @@ def bench_peers(
     as_json: AsJson = False,
 ) -> None:
     """Time real peers over mutual TLS on this machine, against the bytes and the keystream alone."""
-    from cesar.peer.bench import bench_peers as measure  # noqa: PLC0415  (only this command needs gRPC)
+    from cesar.bench.peers import bench_peers as measure  # noqa: PLC0415  (only this command needs gRPC)
 
     with notices.status("making a network") as status:
         result = measure(peers, params, share=share, rounds=rounds, progress=status.update)
@@ -126,19 +116,19 @@ def bench_bytes(
     masks: Masks = 1,
     ring_bits: RingBits = 32,
     paper: Annotated[bool, typer.Option("--paper", help="The paper's own exchange on both sides.")] = False,
-    graphs: Annotated[int, typer.Option(min=1, help="Random graphs to average over.")] = 1,
+    count: Annotated[int, typer.Option("--graphs", min=1, help="Random graphs to average over.")] = 1,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
     """Compare what CESAR sends with D-PSGD at the same measured share, on independent selections."""
     alpha = _alpha(sparsifier, share, degree, masks)
     with notices.status("counting") as status:
-        result = bench.bench_bytes(
-            [_regular_graph(nodes, degree, seed + k) for k in range(graphs)],
+        result = measured.bench_bytes(
+            [graphs.numbered(nodes, degree, seed + k) for k in range(count)],
             Cesar.paper(sparsifier=sparsifier.make(alpha), masking_requirement=masks)
             if paper
             else Cesar(sparsifier=sparsifier.make(alpha), masking_requirement=masks, ring_bits=ring_bits),
-            lambda measured: (DPSGD.paper if paper else DPSGD)(sparsifier=sparsifier.make(measured)),
+            lambda share: (DPSGD.paper if paper else DPSGD)(sparsifier=sparsifier.make(share)),
             params,
             seed=seed,
             progress=status.update,
@@ -146,11 +136,11 @@ def bench_bytes(
     if as_json:
         typer.echo(json.dumps(asdict(result)))
         return
-    table = Table(title=f"Bytes that a node sends per round, {graphs} graph(s)")
+    table = Table(title=f"Bytes that a node sends per round, {count} graph(s)")
     for heading in ("", "CESAR", "D-PSGD"):
         table.add_column(heading, justify="right" if heading else "left")
-    for name, count in result.cesar.items():
-        table.add_row(name, f"{count:,.0f}", f"{result.dpsgd[name]:,.0f}")
+    for name, sent in result.cesar.items():
+        table.add_row(name, f"{sent:,.0f}", f"{result.dpsgd[name]:,.0f}")
     table.add_section()
     table.add_row("all", f"{sum(result.cesar.values()):,.0f}", f"{sum(result.dpsgd.values()):,.0f}")
     console.print(table)
@@ -170,8 +160,8 @@ def bench_training(
     as_json: AsJson = False,
 ) -> None:
     """Time local training against a bare PyTorch loop over the same nodes and batches."""
+    from cesar.bench.training import bench_training  # noqa: PLC0415
     from cesar.learn import datasets, models, partition  # noqa: PLC0415
-    from cesar.learn.throughput import bench_training  # noqa: PLC0415
     from cesar.learn.training import Sgd  # noqa: PLC0415
 
     data = datasets.load(dataset, data_dir)

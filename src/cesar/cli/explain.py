@@ -8,9 +8,9 @@ from dataclasses import asdict
 import typer
 from rich.table import Table
 
-from cesar import explain as shown
 from cesar.cli.options import AsJson
 from cesar.cli.output import console
+from cesar.experiment import explain as shown
 from cesar.sim import RoundResult
 
 

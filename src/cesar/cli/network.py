@@ -38,8 +38,8 @@ def init(
     topology: Annotated[
         str,
         typer.Option(
-            help="Who averages with whom: regular:3 (three random neighbours each), complete, ring, small-world:4, "
-            "or file:edges.txt with two ids per line."
+            help=f"Who averages with whom: {graphs.SHORT}. The number is that of the neighbours; the file has two "
+            "ids per line."
         ),
     ] = "regular:3",
     name: Annotated[str | None, typer.Option(help="The network's name; else the folder's.")] = None,
