@@ -110,23 +110,29 @@ def parse(text: str, nodes: int, draw: np.random.Generator) -> nx.Graph:
             raise ConfigError(f"{text!r} is not a topology; write {SHORT}")
 
 
-def from_file(path: Path, nodes: int) -> nx.Graph:
+def from_file(path: Path, nodes: int | None = None) -> nx.Graph:
     """A graph from lines of two node numbers each; text behind # is ignored.
+
+    Args:
+        nodes: how many there are; without it one more than the largest number.
 
     Raises:
         ConfigError: names the line that cannot be read, or says what is wrong with the graph.
     """
     if not path.is_file():
         raise ConfigError(f"there is no edge list {path}; write one 'i j' per line, nodes numbered from 0")
+    lines = path.read_text(encoding="utf-8").splitlines()
+    rows = [line.partition("#")[0].split() for line in lines]
+    if nodes is None:
+        nodes = max((int(word) for words in rows for word in words if word.isdecimal()), default=0) + 1
     graph = nx.Graph()
     graph.add_nodes_from(range(nodes))
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        words = line.partition("#")[0].split()
+    for number, words in enumerate(rows, start=1):
         if not words:
             continue
         if len(words) != 2 or not all(word.isdecimal() and int(word) < nodes for word in words):
             raise ConfigError(
-                f"{path}, line {number}: expected two node numbers below {nodes}, found {line!r}"
+                f"{path}, line {number}: expected two node numbers below {nodes}, found {lines[number - 1]!r}"
             )
         graph.add_edge(int(words[0]), int(words[1]))
     check_graph(graph, nodes)

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import cesar
 from cesar.audit import Exchange, audit, report
+from cesar.audit.sources import Subject
 from cesar.cli import app
 from cesar.errors import CesarError
 from cesar.experiment import config, recording, run
@@ -267,7 +268,7 @@ def test_the_statement_of_a_safe_network(tmp_path):
 def test_nothing_found_is_not_a_proof():
     graph = nx.random_regular_graph(6, 20, seed=1)
     found = audit(Exchange.complete(graph, np.ones((20, 1), dtype=bool), 5), 2)
-    subject = report.Subject(graph=graph, source="<test>", sparsifier="topk", alpha=0.5, seed=0)
+    subject = Subject(graph=graph, source="<test>", sparsifier="topk", alpha=0.5, seed=0)
     assert report.verdict(found, subject)[0]
     weak = audit(Exchange.complete(graph, np.zeros((20, 1), dtype=bool), 2), 2)
     good, headline, _ = report.verdict(weak, subject)

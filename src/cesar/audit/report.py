@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import networkx as nx
 import numpy as np
 
+import cesar
 from cesar.audit.collusion import Estimate, Risk
-from cesar.audit.exposure import Audit, percent
+from cesar.audit.exposure import Audit, Finding
+from cesar.audit.sources import Subject
 from cesar.page import Spec, figure, graph_figure, json_number, plot_axis, plot_layout, whole_page
 from cesar.topology import strict_requirement
 
@@ -21,26 +24,6 @@ EXTRA = """<style>
 .facts td { text-align: left; white-space: normal; } .facts th { width: 240px; } .facts td:nth-child(2) { width: 90px; } td.yes { color: var(--c2); } td.no { color: var(--c1); }
 li { margin-bottom: 8px; max-width: 800px; } section h2 { margin-top: 40px; }
 </style>"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
-    """What was audited, in words.
-
-    Attributes:
-        source: where graph and selections came from.
-        sparsifier: "random", "topk", "coordinated" or "full".
-        alpha: α, the fraction that a node selects.
-        seed: repeats the audit.
-        notes: what the reader must know about how the figures were made.
-    """
-
-    graph: nx.Graph
-    source: str
-    sparsifier: str
-    alpha: float
-    seed: int
-    notes: tuple[str, ...] = ()
 
 
 def as_dict(audit: Audit, subject: Subject) -> dict[str, object]:
@@ -61,10 +44,49 @@ def as_dict(audit: Audit, subject: Subject) -> dict[str, object]:
         "exhaustive": audit.exhaustive,
         "worst": audit.worst,
         "coalitions": [asdict(tested) | {"exhaustive": tested.exhaustive} for tested in audit.sizes],
-        "findings": [asdict(finding) for finding in audit.findings],
+        "findings": [_finding(finding) for finding in audit.findings],
         "read": audit.read.tolist(),
         "notes": list(subject.notes),
     }
+
+
+def _finding(finding: Finding) -> dict[str, object]:
+    fields = ("coalition", "fraction", "victims")
+    return {name: getattr(finding, name) for name in fields} | {"sentence": sentence(finding)}
+
+
+def sentence(finding: Finding) -> str:
+    """The way to read most, so that a person can follow it."""
+    coalition, victim, way = finding.coalition, finding.victim, finding.way
+    who = f"node {coalition[0]} alone" if len(coalition) == 1 else f"nodes {_listed(coalition)} together"
+    at = f"at {percent(finding.reached)} of the positions"
+    common = math.lcm(*(factor.denominator for _, factor in way))
+    terms = sorted(((r, int(factor * common)) for r, factor in way), key=lambda term: (term[1] < 0, term[0]))
+    if len(terms) == 1:
+        return f"{who}: apart from their own values the sum at {terms[0][0]} holds only node {victim}'s, {at}"
+    words = "".join(_term(k, r, factor) for k, (r, factor) in enumerate(terms))
+    left = f"node {victim}" if common == 1 else f"{common} times node {victim}"
+    return f"{who}: {words} leaves {left}, {at}"
+
+
+def percent(fraction: float) -> str:
+    """A fraction for people: three digits, and never rounded to nothing.
+
+    >>> [percent(x) for x in (1, 0.0654, 0.00012, 0)]
+    ['100 %', '6.54 %', '0.012 %', '0 %']
+    """
+    return f"{float(f'{100 * fraction:.3g}'):g} %"
+
+
+def _term(k: int, r: int, factor: int) -> str:
+    joint = "" if k == 0 else (" plus " if factor > 0 else " minus ")
+    times = "the" if abs(factor) == 1 else f"{abs(factor)} times the"
+    return f"{joint}{times} sum at {r}"
+
+
+def _listed(nodes: tuple[int, ...]) -> str:
+    *most, last = map(str, nodes)
+    return f"{', '.join(most)} and {last}"
 
 
 def verdict(audit: Audit, subject: Subject) -> tuple[bool, str, str]:
@@ -100,7 +122,7 @@ def verdict(audit: Audit, subject: Subject) -> tuple[bool, str, str]:
     )
 
 
-def write_statement(audit: Audit, subject: Subject, out: Path, version: str) -> Path:
+def write_statement(audit: Audit, subject: Subject, out: Path) -> Path:
     """Write the page; where it lies."""
     good, headline, detail = verdict(audit, subject)
     parts = [
@@ -116,7 +138,7 @@ def write_statement(audit: Audit, subject: Subject, out: Path, version: str) -> 
     ]
     out.parent.mkdir(parents=True, exist_ok=True)
     body = "".join(parts).replace(" %", "\N{NO-BREAK SPACE}%")
-    out.write_text(whole_page("What this network protects", body, version), encoding="utf-8")
+    out.write_text(whole_page("What this network protects", body, cesar.__version__), encoding="utf-8")
     return out
 
 
@@ -189,7 +211,7 @@ def _findings(audit: Audit) -> str:
     if not audit.findings:
         return ""
     items = "".join(
-        f"<li>{html.escape(f.sentence[:1].upper() + f.sentence[1:])}. In all it reads somebody at "
+        f"<li>{html.escape(sentence(f)[:1].upper() + sentence(f)[1:])}. In all it reads somebody at "
         f"{percent(f.fraction)} of the positions; {len(f.victims)} participant(s) are hit."
         for f in audit.findings
     )
@@ -324,7 +346,7 @@ def _method(audit: Audit, subject: Subject) -> str:
     )
 
 
-def write_risks(risks: Sequence[Risk], out: Path, title: str, version: str) -> Path:
+def write_risks(risks: Sequence[Risk], out: Path, title: str) -> Path:
     """The page with the plot of collusion risks."""
     counts = sorted({risk.adversaries for risk in risks})
     body = (
@@ -346,7 +368,7 @@ def write_risks(risks: Sequence[Risk], out: Path, title: str, version: str) -> P
         + "".join(_risk_table(risks, count) for count in counts)
     )
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(whole_page("Collusion risk", body, version), encoding="utf-8")
+    out.write_text(whole_page("Collusion risk", body, cesar.__version__), encoding="utf-8")
     return out
 
 

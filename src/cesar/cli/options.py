@@ -22,3 +22,4 @@ Rounds = Annotated[int, typer.Option(min=1, help="Rounds to time; the median cou
 Net = Annotated[
     Path, typer.Argument(metavar="NET", help="The network's folder, made by `cesar network init`.")
 ]
+SampleSeed = Annotated[int, typer.Option(help="Of graph, selections and samples.")]

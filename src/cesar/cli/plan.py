@@ -13,13 +13,11 @@ from rich.table import Table
 from cesar import graphs, theory
 from cesar.audit import planning, report
 from cesar.audit.collusion import Estimate, Risk, plan_collusion
-from cesar.audit.exposure import percent
-from cesar.cli.options import Alpha, AsJson, Degree, Masks, Share
+from cesar.audit.report import percent
+from cesar.cli.options import Alpha, AsJson, Degree, Masks, SampleSeed, Share
 from cesar.cli.output import console, counting, show
 
 app = typer.Typer(no_args_is_help=True, help="Choose settings before you run anything.")
-
-Seed = Annotated[int, typer.Option(help="Of graph, selections and samples.")]
 
 
 @app.command("alpha")
@@ -55,7 +53,7 @@ def plan_topology(
     collusion: Annotated[int, typer.Option(min=1, help="Colluders that s masks are to stop (k).")] = 2,
     masks: Annotated[int | None, typer.Option(min=1, help="s; default k, the least possible.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the edge list here.")] = None,
-    seed: Seed = 0,
+    seed: SampleSeed = 0,
     as_json: AsJson = False,
 ) -> None:
     """Make a regular connected graph on which s = k masks stop k colluders, and say what that costs in mixing."""
@@ -99,7 +97,7 @@ def plan_risk(
     graph_count: Annotated[int, typer.Option("--graphs", min=1, help="Random graphs.")] = 250_000,
     share: Annotated[float, typer.Option(help="Fraction to be shared (β), which fixes α at each s.")] = 0.30,
     out: Annotated[Path | None, typer.Option(help="Write a page with the plot here.")] = None,
-    seed: Seed = 0,
+    seed: SampleSeed = 0,
     as_json: AsJson = False,
 ) -> None:
     """The risk that colluders read somebody on a random regular graph, for every s (the paper's Fig. 5b)."""
@@ -116,9 +114,7 @@ def plan_risk(
         )
     title = f"{graph_count:,} random {degree}-regular graphs of {nodes} nodes, seed {seed}, share {share:g}"
     if out is not None:
-        from cesar import __version__  # noqa: PLC0415
-
-        report.write_risks(risks, out, title, __version__)
+        report.write_risks(risks, out, title)
     if as_json:
         rows = [_risk_fields(risk) for risk in risks]
         settings = {"nodes": nodes, "degree": degree, "graphs": graph_count, "share": share, "seed": seed}
