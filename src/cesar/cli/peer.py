@@ -84,7 +84,7 @@ def run(
 
     The function gets a `cesar.Peer`. Logs go to standard error.
     """
-    need("peers", "grpc", "pydantic", "prometheus_client")
+    need("peers", "grpc", "pydantic", "prometheus_client", "jinja2")
     from cesar.peer import logs, troubles  # noqa: PLC0415  (only these commands need gRPC)
     from cesar.peer.config import PeerConfig  # noqa: PLC0415
     from cesar.peer.identity import Identity  # noqa: PLC0415
@@ -127,7 +127,7 @@ def check(
 
     Run it at several sites at the same time; it disturbs nobody who trains. Exit code 1 if something is wrong.
     """
-    need("peers", "grpc", "pydantic", "prometheus_client")
+    need("peers", "grpc", "pydantic", "prometheus_client", "jinja2")
     from cesar.peer import troubles  # noqa: PLC0415
     from cesar.peer.check import Check  # noqa: PLC0415
 

@@ -33,7 +33,7 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Try a network out: all its peers as processes of this machine, and the same training in the simulator."""
-    need("peers", "grpc", "pydantic", "prometheus_client")
+    need("peers", "grpc", "pydantic", "prometheus_client", "jinja2")
     need("sim", "torch", "sklearn", "safetensors")
     from cesar.peer.local import LocalNetwork  # noqa: PLC0415
     from cesar.peer.state import FILE, StateFile  # noqa: PLC0415
