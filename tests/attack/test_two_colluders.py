@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import cesar
-from support import oracle
 from cesar.audit import audit, groups
 from cesar.audit.transcript import Recorder, attack, exchange_of
 from cesar.crypto.keys import SESSION_BYTES, Attempt, KeyPair, Keyring
@@ -16,6 +15,7 @@ from cesar.grouping import coalitions, exposed
 from cesar.seeds import SeedTree
 from cesar.sim.network import Network
 from cesar.topology import neighbourhoods, strict_requirement
+from support import oracle
 from support.harness import SESSIONS, Case, FakeKeys
 
 SIZE = 600

@@ -3,7 +3,6 @@
 import math
 from itertools import pairwise
 
-import numpy as np
 import networkx as nx
 import numpy as np
 import pytest

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cesar import bits, ring
-from cesar.audit.exposure import Exchange, Flags, distinct, exposed_at, views_of
+from cesar.audit.exchange import Exchange, Flags, distinct, views_of
+from cesar.audit.exposure import exposed_at
 from cesar.crypto.keys import Attempt, Keyring, digest_positions, mask_key
 from cesar.crypto.keystream import Keystream
 from cesar.errors import DataError

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cesar import bits, memory
-from cesar.crypto.keys import SESSION_BYTES, Attempt, KeyPair, Keyring, PairSecret
+from cesar.crypto.keys import Attempt, KeyPair, Keyring, PairSecret
 from cesar.errors import ConfigError, DataError
 from cesar.grouping import Groups
 from cesar.indices import IndexSet
@@ -22,6 +22,7 @@ from cesar.methods import DPSGD, Cesar, Method, SecureAggregation
 from cesar.node import Node, drawn_towards
 from cesar.protocol import Deadlines
 from cesar.seeds import SeedTree
+from cesar.sim import streams
 from cesar.sim.network import Fate, Network
 from cesar.topology import check_graph, neighbourhoods
 from cesar.types import NodeId, RoundNo
@@ -132,7 +133,7 @@ class _Keys:
 
     def _pair(self, node: int) -> KeyPair:
         if node not in self._pairs:
-            self._pairs[node] = KeyPair.generate(self._seeds.entropy("keys", node))
+            self._pairs[node] = KeyPair.generate(streams.key_entropy(self._seeds, node))
         return self._pairs[node]
 
 
@@ -172,7 +173,7 @@ class Ensemble:
         self._count, self._here = len(graph), range(len(graph)) if nodes is None else nodes
         self._workers = workers or (os.cpu_count() or 1 if size >= THREADED_SIZE else 1)
         self._pool = ThreadPoolExecutor(self._workers)
-        self._session = self._seeds.bytes(SESSION_BYTES, "session")
+        self._session = streams.session(self._seeds)
         self._nodes: list[Node] = []
         self._keys = _Keys(self._seeds, self._session)
         self.use_graph(graph)
@@ -300,7 +301,7 @@ class Ensemble:
                     vectors[row],
                     reference=None if reference is None else reference[row],
                     out=result[row],
-                    entropy=self._seeds.entropy("round", round_, node.id),
+                    entropy=streams.round_entropy(self._seeds, round_, node.id),
                     deadlines=_DEADLINES,
                 )
             except DataError as error:
