@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import cesar
-from support import oracle
 from cesar.audit import audit
 from cesar.audit.transcript import Recorder, attack, exchange_of
 from cesar.crypto.keys import SESSION_BYTES, Attempt, KeyPair
 from cesar.errors import PrivacyError
 from cesar.seeds import SeedTree
-from cesar.sim.network import Network
+from cesar.sim.wires import Wires
 from cesar.topology import neighbourhoods, strict_requirement
+from support import oracle
 from support.harness import SESSIONS, Case, secret_of
 
 SIZE = 600
@@ -113,7 +113,7 @@ def test_losses_and_disagreement():
             recorder = Recorder(graph, method, coalition)
             case = Case(graph=graph, method=method, vectors=vectors, lost=lost, seed=seed)
             nodes = case.nodes()
-            Network(nodes, arrives=lambda i, j, f: case.arrives(i, j, f) and not recorder.see(i, j, f)).run()
+            Wires(nodes, arrives=lambda i, j, f: case.arrives(i, j, f) and not recorder.see(i, j, f)).run()
             read = attack(recorder.transcripts, partial(secret_of, case.session), graph, method, SIZE)
             for node, values in read.items():
                 known = np.isfinite(values)
@@ -146,9 +146,7 @@ def test_a_sum_that_falls_into_parts():
     case = Case(graph=graph, method=method, vectors=models(6), lost=lost, round_=round_)
     for coalition, victims in (((r,), set()), ((r, i), {j, q})):
         recorder = Recorder(graph, method, coalition)
-        Network(
-            case.nodes(), arrives=lambda a, b, f: case.arrives(a, b, f) and not recorder.see(a, b, f)
-        ).run()
+        Wires(case.nodes(), arrives=lambda a, b, f: case.arrives(a, b, f) and not recorder.see(a, b, f)).run()
         exchange = exchange_of(recorder.transcripts, graph, method, SIZE)
         groups = {frozenset({i, j}) - set(coalition), frozenset({k, l})}
         assert {members for receiver, members in exchange.sums(coalition, 0) if receiver == r} == groups

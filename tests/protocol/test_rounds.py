@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 import cesar
-from support import oracle
 from cesar.errors import Reason
 from cesar.seeds import SeedTree
-from cesar.sim.network import Network
+from cesar.sim.wires import Wires
+from support import oracle
 from support.harness import (
     Case,
     Marked,
@@ -371,8 +371,8 @@ def test_a_share_of_a_second_attempt_is_refused_by_those_who_hold_the_first_anno
     assert not any(refused(nodes[i], 3, first.frame.payload) for i in first.recipients)
     again = replace(case, vectors=case.vectors / 2, reference=1 - case.reference)
     again.begin(nodes[3], attempt=1)
-    network = Network(nodes)
-    outcomes = network.run()
+    wires = Wires(nodes)
+    outcomes = wires.run()
     got = np.stack([outcomes[i].vector for i in range(4)])
     expected = [
         # As if 3 had crashed after coordination: what its first announcement selected is lost.
@@ -383,7 +383,7 @@ def test_a_share_of_a_second_attempt_is_refused_by_those_who_hold_the_first_anno
         [(4 + 7) / 4, (4 + 7) / 4, (4 + 3) / 3, (4 + 6) / 3],
     ]
     np.testing.assert_allclose(got, expected, rtol=1e-6)
-    assert [error.reason for error in network.rejected] == 3 * [Reason.STALE_ATTEMPT]
+    assert [error.reason for error in wires.rejected] == 3 * [Reason.STALE_ATTEMPT]
 
 
 def test_peers_who_hold_different_announcements_of_a_node_never_average_noise():
@@ -395,7 +395,7 @@ def test_peers_who_hold_different_announcements_of_a_node_never_average_noise():
     second = replace(case, reference=case.reference.copy())
     second.reference[0] = [0, 0, 0, 1]
     second.begin(nodes[0], attempt=1)
-    got = Network(nodes).run()[3].vector
+    got = Wires(nodes).run()[3].vector
     # Whatever is dropped: at parameter 2 only 1 and 2 have selected, everywhere else the own value stays.
     assert got[2] in (8, np.float32(14 / 3))
     assert (got[[0, 1, 3]] == 8).all()
@@ -414,7 +414,7 @@ def test_the_scale_of_an_earlier_attempt_is_not_used():
         replace(case, vectors=case.vectors / 8).begin(node, attempt=1)
     for out in stale:
         refused(nodes[out.recipients[0]], 3, out.frame.payload)
-    assert Network(nodes).run()[3].vector.tolist() == [1]
+    assert Wires(nodes).run()[3].vector.tolist() == [1]
 
 
 class Restarts(SkewedClocks):

@@ -14,15 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 import cesar
-from support import oracle
 from cesar.crypto.keys import Attempt, PairSecret
 from cesar.indices import IndexSet
 from cesar.node import Node, sparsifier_of
 from cesar.protocol import AggregateReady, Deadlines, FrameRejected
 from cesar.seeds import SeedTree
-from cesar.sim.network import Network
+from cesar.sim.wires import Wires
 from cesar.topology import neighbourhoods
 from cesar.wire import Frame, Kind
+from support import oracle
 
 DEADLINES = Deadlines(announce=1.0, relay=2.0, share=3.0)
 SESSIONS = tuple(hashlib.sha256(bytes([k])).digest()[:16] for k in range(4))
@@ -165,7 +165,7 @@ def carry(
     case: Case, nodes: Mapping[int, Node], order: np.random.Generator | None = None
 ) -> list[AggregateReady]:
     """Through the in-memory network: at once, or in an order drawn from the generator."""
-    outcomes = Network(nodes, arrives=case.arrives, shuffle=order).run()
+    outcomes = Wires(nodes, arrives=case.arrives, shuffle=order).run()
     return [outcomes[i] for i in sorted(nodes)]
 
 

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from cesar.errors import ConfigError
 from cesar.settings import MethodSection, Section, check, read_toml
-from cesar.sim.ensemble import CrashPoint
+from cesar.sim.faults import CrashPoint
 
 
 class DataSection(Section):

@@ -41,9 +41,11 @@ from cesar.learn.samples import Dataset
 from cesar.learn.training import Sgd
 from cesar.seeds import SeedTree
 from cesar.settings import MethodSection
-from cesar.sim.host import Faults, Host, Setup
+from cesar.sim.ensemble import Ensemble
+from cesar.sim.faults import Faults
+from cesar.sim.host import Setup
 from cesar.sim.machine import machine, peak_rss_bytes
-from cesar.sim.simulation import Hire, LocalCrew, RoundRecord, Simulation
+from cesar.sim.simulation import Hire, RoundRecord, Simulation, local_crew
 from cesar.wire import CATEGORIES
 
 Row = dict[str, float | int]
@@ -92,7 +94,7 @@ def execute(
         workers: threads in this process.
         hire: whom the nodes live with instead, see `cesar.sim.cluster.connect`; results do not depend on it.
     """
-    hire = hire or partial(LocalCrew, workers=workers)
+    hire = hire or partial(local_crew, workers=workers)
     data = load_data(experiment, data_dir)
     runs = runs_of(experiment, out)
     for run in runs:
@@ -226,7 +228,7 @@ def _check(experiment: Experiment, run: Run, data: Dataset) -> None:
     """Make everything once, so that what is wrong shows before anything is trained."""
     measured = 0.5 if experiment.match_share else None
     setup = _setup(experiment, run, data, measured)
-    Host(setup, range(len(setup.parts)), workers=1).close()
+    Ensemble(setup.graph(0), setup.method, setup.size, workers=1).close()
 
 
 def _measured_share(
@@ -266,7 +268,13 @@ def _execute_run(
     for record in simulation.run(experiment.rounds):
         journal.add(record)
         if experiment.recording.keeps(simulation.next_round, experiment.rounds):
-            recording.write(run.folder, simulation.next_round, simulation.exchange, setup.parts)
+            recording.write(
+                run.folder,
+                simulation.next_round,
+                simulation.contributions,
+                setup.graph(record.round_),
+                setup.parts,
+            )
         for observer in observers:
             observer.round_done(record, journal.sent_in_all)
         if (

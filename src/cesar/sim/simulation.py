@@ -7,13 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-import networkx as nx
-
 from cesar.errors import ConfigError
-from cesar.indices import IndexSet
 from cesar.learn.training import mean_metrics
-from cesar.sim.ensemble import Tally
-from cesar.sim.host import Host, Models, Setup
+from cesar.sim.ensemble import Models, Tally
+from cesar.sim.host import Contributions, Host, Setup
 from cesar.wire import CATEGORIES
 
 
@@ -33,20 +30,6 @@ class RoundRecord:
     seconds: dict[str, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
-    """What went into a round of averaging. The next round writes over the models.
-
-    Attributes:
-        models: (n, d), after local training and before averaging.
-        sets: what each node selected, or with coordinated subsampling what is selected towards it.
-    """
-
-    models: Models
-    sets: tuple[IndexSet, ...]
-    graph: nx.Graph
-
-
 class Crew(Protocol):
     """Whoever has the nodes of a simulation: this process, or hosts in other processes."""
 
@@ -59,11 +42,13 @@ class Crew(Protocol):
     def test(self, test_samples: int | None, summaries: int) -> list[dict[str, float]]:
         """The test metrics of each node."""
 
+    @property
     def models(self) -> Models:
         """All models, after the last round that was averaged."""
 
-    def contributions(self) -> tuple[Models, tuple[IndexSet, ...]]:
-        """All models as they went into that round, and what was selected of them."""
+    @property
+    def contributions(self) -> Contributions:
+        """What went into that round."""
 
     def close(self) -> None:
         """Let go of everything."""
@@ -76,36 +61,9 @@ class Hire(Protocol):
         """A crew that goes on with these models, or starts anew."""
 
 
-class LocalCrew:
-    """One host in this process."""
-
-    def __init__(
-        self, setup: Setup, models: Models | None, next_round: int, *, workers: int | None = None
-    ) -> None:
-        self._host = Host(setup, range(len(setup.parts)), workers=workers, next_round=next_round)
-        self._models = self._host.start() if models is None else models
-
-    def train(self, round_: int) -> None:
-        self._host.train(self._models, round_)
-
-    def average(self, round_: int) -> Tally:
-        self._host.begin().complete()
-        for _ in range(self._host.steps - 1):
-            self._host.proceed().complete()
-        tally, self._models = self._host.finish()
-        return tally
-
-    def test(self, test_samples: int | None, summaries: int) -> list[dict[str, float]]:
-        return self._host.test(self._models, test_samples, summaries)
-
-    def models(self) -> Models:
-        return self._models
-
-    def contributions(self) -> tuple[Models, tuple[IndexSet, ...]]:
-        return self._host.contributions()
-
-    def close(self) -> None:
-        self._host.close()
+def local_crew(setup: Setup, models: Models | None, next_round: int, *, workers: int | None = None) -> Crew:
+    """One host in this process has all nodes."""
+    return Host(setup, range(len(setup.parts)), models=models, next_round=next_round, workers=workers)
 
 
 class Simulation:
@@ -118,7 +76,7 @@ class Simulation:
     """
 
     def __init__(
-        self, setup: Setup, hire: Hire = LocalCrew, *, models: Models | None = None, next_round: int = 0
+        self, setup: Setup, hire: Hire = local_crew, *, models: Models | None = None, next_round: int = 0
     ) -> None:
         self._setup, self.next_round = setup, next_round
         expected = (len(setup.parts), setup.size)
@@ -129,13 +87,12 @@ class Simulation:
     @property
     def models(self) -> Models:
         """(n, d), after the last round."""
-        return self._crew.models()
+        return self._crew.models
 
     @property
-    def exchange(self) -> Exchange:
+    def contributions(self) -> Contributions:
         """What went into the last round."""
-        models, sets = self._crew.contributions()
-        return Exchange(models=models, sets=sets, graph=self._setup.graph(self.next_round - 1))
+        return self._crew.contributions
 
     def run(self, rounds: int) -> Iterator[RoundRecord]:
         """Go on until `rounds` rounds are done; yields after each."""
