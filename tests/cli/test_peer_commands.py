@@ -16,7 +16,6 @@ from pathlib import Path
 import networkx as nx
 import numpy as np
 import pytest
-from support.localnet import make
 from typer.testing import CliRunner
 
 from cesar.cli import app
@@ -26,6 +25,7 @@ from cesar.peer.check import Check
 from cesar.peer.local import LocalNetwork
 from cesar.peer.peer import Peer
 from support.lan import free_ports
+from support.localnet import make
 
 PATIENCE = 300
 TRAINER = """

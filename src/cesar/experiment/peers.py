@@ -18,12 +18,12 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from cesar import files
 from cesar.learn import datasets, models, partition
 from cesar.learn.samples import Dataset
 from cesar.learn.tasks import loss, score
 from cesar.learn.training import Batches, Sgd
 from cesar.methods import Method
-from cesar.peer.identity import write_public
 from cesar.peer.peer import Peer
 from cesar.seeds import SeedTree
 from cesar.sim.faults import Faults
@@ -91,7 +91,7 @@ def train(peer: Peer, **settings: float) -> None:
         "dropouts": totals["dropouts"],
         "seconds": time.monotonic() - begin,
     }
-    write_public(peer.folder / RESULT, (json.dumps(outcome, indent=2) + "\n").encode())
+    files.write(peer.folder / RESULT, (json.dumps(outcome, indent=2) + "\n").encode())
 
 
 def _test(data: Dataset, model: nn.Module) -> dict[str, float]:

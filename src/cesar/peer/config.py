@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -14,7 +15,7 @@ from pydantic import Field, field_validator, model_validator
 from cesar.crypto.keys import SESSION_BYTES
 from cesar.errors import ConfigError
 from cesar.methods import Cesar, SecureAggregation
-from cesar.peer.identity import check_address
+from cesar.peer.claims import check_address
 from cesar.peer.roster import Roster
 from cesar.settings import MethodSection, Section, check, read_toml
 from cesar.topology import check_degrees
@@ -92,8 +93,9 @@ class PeerConfig:
             )
         return cls(file.parent, tables)
 
-    def method(self, roster: Roster) -> Cesar | SecureAggregation:
-        """The method on the roster's graph.
+    def method(self, roster: Roster, purpose: Purpose = "train") -> Cesar | SecureAggregation:
+        """The method on the roster's graph. A check shares everything, so that anybody can say what the average must
+        be.
 
         Raises:
             PrivacyError, ConfigError: nothing could be shared on it.
@@ -104,7 +106,7 @@ class PeerConfig:
         built = built.for_graph(roster.graph)
         if not isinstance(built, Cesar | SecureAggregation):
             raise ConfigError(f"{section.title} does not mask what it shares")
-        return built
+        return built if purpose == "train" else SecureAggregation()
 
     def settings(self) -> dict[str, SettingValue]:
         """What must be the same at all peers."""
@@ -114,7 +116,7 @@ class PeerConfig:
         return {**method, "buffers": self.tables.rounds.buffers}
 
 
-def differences(here: dict[str, SettingValue], there: dict[str, SettingValue]) -> list[str]:
+def differences(here: Mapping[str, SettingValue], there: Mapping[str, SettingValue]) -> list[str]:
     """Every setting that two peers have different values of, in words."""
     return [
         f"{key} is {here.get(key)!r} here and {there.get(key)!r} there"

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import networkx as nx
 import numpy as np
@@ -14,9 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from cesar import bits, memory
 from cesar.errors import ConfigError, DataError
+from cesar.grouping import Groups
 from cesar.indices import IndexSet
 from cesar.methods import DPSGD, Cesar, Method, SecureAggregation
-from cesar.node import Node, sparsifier_of
+from cesar.node import Node, drawn_towards
 from cesar.protocol import Deadlines
 from cesar.seeds import SeedTree
 from cesar.sim.faults import Crashes, check_crashes, frames_that_leave
@@ -182,6 +182,11 @@ class Ensemble:
         check_graph(graph, self._count)
         return self._method.for_graph(graph), neighbourhoods(graph, self._here)
 
+    @property
+    def groups(self) -> Groups | None:
+        """Receiver → its fixed groups; None where the method has none."""
+        return None if isinstance(self.method, DPSGD) else self.method.groups
+
     def close(self) -> None:
         """Let the worker threads go, and memory."""
         self._pool.shutdown()
@@ -299,7 +304,7 @@ class Ensemble:
             self.method,
             self._size,
             session=self._secrets.session,
-            secrets=partial(self._secrets.pair, node),
+            keys=self._secrets.ring(node),
             first_round=round_,
         )
 
@@ -322,11 +327,10 @@ class Ensemble:
         )
 
     def _set_of(self, node: Node, round_: RoundNo) -> IndexSet:
-        chosen = node.selected
-        if chosen is None:  # all select the same towards this node
-            chosen = self._secrets.selection(sparsifier_of(self._method), node.id, round_, self._size)
-        assert chosen is not None
-        return chosen
+        """What a node selected, or where nobody does, what may be sent to it."""
+        if node.selected is not None:
+            return node.selected
+        return drawn_towards(self.method, node.id, self._secrets.attempt(round_), self._size)
 
     def _check(self, vectors: Models, reference: Models | None, crashes: Crashes) -> None:
         expected = (len(self._here), self._size)

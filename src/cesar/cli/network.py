@@ -1,4 +1,4 @@
-"""`cesar network` and `cesar peer`: make a network of real peers, change it, and run one of its peers."""
+"""`cesar network`: make a network of real peers, change it, and try it out."""
 
 from __future__ import annotations
 
@@ -9,41 +9,37 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from cesar import graphs
+from cesar.cli import up
+from cesar.cli.options import AsJson, Net
+from cesar.cli.output import console
 from cesar.errors import ConfigError
-from cesar.peer import identity, network
+from cesar.peer import claims, folder, keyfiles
 from cesar.peer.roster import FILE, Member, Roster
 from cesar.seeds import SeedTree
 from cesar.sparsify import SparsifierName
 from cesar.types import NodeId
 
-network_app = typer.Typer(no_args_is_help=True, help="Make a network of real peers, and change it.")
-peer_app = typer.Typer(no_args_is_help=True, help="One peer of a network: keys, checks, training.")
-console = Console()
+app = typer.Typer(no_args_is_help=True, help="Make a network of real peers, and change it.")
 
-Net = Annotated[
-    Path, typer.Argument(metavar="NET", help="The network's folder, made by `cesar network init`.")
-]
 RequestFile = Annotated[
     Path, typer.Argument(metavar="REQUEST", help="The site's request.json, from `cesar peer request`.")
 ]
 Days = Annotated[int, typer.Option(min=1, help="How long a certificate is valid.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
 
-@network_app.command("init")
+@app.command("init")
 def init(
     out: Annotated[Path, typer.Option(help="A new folder for the network.")],
     peers: Annotated[int | None, typer.Option(min=2, help="How many peers; else one per --request.")] = None,
     topology: Annotated[
         str,
         typer.Option(
-            help="Who averages with whom: regular:3 (three random neighbours each), complete, ring, small-world:4, "
-            "or file:edges.txt with two ids per line."
+            help=f"Who averages with whom: {graphs.SHORT}. The number is that of the neighbours; the file has two "
+            "ids per line."
         ),
     ] = "regular:3",
     name: Annotated[str | None, typer.Option(help="The network's name; else the folder's.")] = None,
@@ -83,8 +79,8 @@ def init(
         raise ConfigError(f"{count} peers and their status pages need more ports than follow {port}")
     draw = SeedTree(secrets.randbits(64) if seed is None else seed).generator("graph")
     graph = graphs.parse(topology, count, draw)
-    settings = network.settings(sparsifier.value, share, masks, collusion)
-    plan = network.Plan(
+    settings = folder.settings(sparsifier.value, share, masks, collusion)
+    plan = folder.Plan(
         name=name or out.resolve().name,
         graph=graph,
         settings=settings,
@@ -93,16 +89,16 @@ def init(
         port=port,
         days=days,
     )
-    network.Network.create(out, plan, _now())
+    folder.Network.create(out, plan, _now())
     console.print(
         f"Made the network [bold]{plan.name}[/] of {count} peers in {escape(str(out))}. Each peer needs its own "
         "folder and nothing else.",
         soft_wrap=True,
     )
-    _show_trust(out / "ca" / identity.CA_CERTIFICATE)
+    _show_trust(out / "ca" / keyfiles.CA_CERTIFICATE)
 
 
-@network_app.command("sign")
+@app.command("sign")
 def sign(
     net: Net,
     request: RequestFile,
@@ -111,18 +107,18 @@ def sign(
 ) -> None:
     """Add a peer that made its own keys: sign its certificate and a new version of the roster."""
     made = _read_request(request)
-    changed = network.Network.open(net).add(made, _ids(neighbours), now=_now(), days=days)
+    changed = folder.Network.open(net).add(made, _ids(neighbours), now=_now(), days=days)
     _show_signed(changed, made.claim.id)
 
 
-@network_app.command("renew")
+@app.command("renew")
 def renew(net: Net, request: RequestFile, days: Days = 365) -> None:
     """Replace a peer's keys and certificate by those of a new request with the same id.
 
     Name and address stay as they are unless the request gives others.
     """
     made = _read_request(request)
-    changed = network.Network.open(net).renew(made, now=_now(), days=days)
+    changed = folder.Network.open(net).renew(made, now=_now(), days=days)
     _show_signed(changed, made.claim.id)
     old = net / f"peer-{made.claim.id}"
     if old.is_dir():
@@ -131,7 +127,7 @@ def renew(net: Net, request: RequestFile, days: Days = 365) -> None:
         )
 
 
-@network_app.command("revoke")
+@app.command("revoke")
 def revoke(
     net: Net,
     peer: Annotated[int, typer.Option(help="The id of the peer to remove.")],
@@ -141,7 +137,7 @@ def revoke(
     ] = False,
 ) -> None:
     """Remove a peer: sign a roster without it. The others refuse it as soon as they have that version."""
-    before = network.Network.open(net)
+    before = folder.Network.open(net)
     after = before.remove(peer, _edges(edges), connect=connect, now=_now())
     added = [f"{i}-{j}" for i, j in after.roster.graph.edges if not before.roster.graph.has_edge(i, j)]
     console.print(
@@ -151,16 +147,16 @@ def revoke(
     )
 
 
-@network_app.command("show")
+@app.command("show")
 def show(
     net: Annotated[Path, typer.Argument(metavar="NET", help="The network's folder, or a peer's.")],
     as_json: AsJson = False,
 ) -> None:
     """Who is in the network, who dials whom (so who needs an open port), and when certificates end."""
     authority = next(
-        (net / sub for sub in ("ca", ".") if (net / sub / identity.CA_CERTIFICATE).is_file()), net
+        (net / sub for sub in ("ca", ".") if (net / sub / keyfiles.CA_CERTIFICATE).is_file()), net
     )
-    roster = Roster.load(net / FILE, identity.read_public(authority / identity.CA_CERTIFICATE))
+    roster = Roster.load(net / FILE, keyfiles.read_public(authority / keyfiles.CA_CERTIFICATE))
     rows = [_row(roster, member) for member in roster.members.values()]
     if as_json:
         fields = {"network": roster.network, "version": roster.version, "issued": roster.issued.isoformat()}
@@ -180,49 +176,15 @@ def show(
             _expiry(member),
         )
     console.print(table)
-    _show_trust(authority / identity.CA_CERTIFICATE)
-
-
-@peer_app.command("request")
-def make_request(
-    network_name: Annotated[str, typer.Option("--network", help="The network's name.")],
-    node: Annotated[
-        int, typer.Option("--id", help="This peer's id, as agreed with whoever runs the network.")
-    ],
-    out: Annotated[Path, typer.Option(help="Folder for the keys; existing keys are never overwritten.")],
-    name: Annotated[str | None, typer.Option(help="What people call this peer, such as hospital-x.")] = None,
-    address: Annotated[
-        str | None,
-        typer.Option(
-            help="host:port where neighbours reach this peer; leave it out where no port can be opened."
-        ),
-    ] = None,
-) -> None:
-    """Make keys for this site, and a request that the network's authority can sign.
-
-    The keys stay in the folder. Send request.json to whoever runs the network, and put the files that come
-    back beside the keys.
-    """
-    name = None if name is None else identity.check_name(name)
-    address = None if address is None else identity.check_address(address)
-    made = identity.Request(
-        csr=identity.make_keys(out, network_name, node), name=name, address=address
-    ).to_bytes()
-    path = out / identity.REQUEST
-    identity.write_public(path, made)
-    console.print(
-        f"Made keys in {escape(str(out))}; they stay there. Send {escape(str(path))} to whoever runs the network, "
-        f"and compare its SHA-256 over the telephone:\n{identity.file_fingerprint(made)}",
-        soft_wrap=True,
-    )
+    _show_trust(authority / keyfiles.CA_CERTIFICATE)
 
 
 def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def _requests(paths: list[Path]) -> dict[NodeId, identity.Request]:
-    requests: dict[NodeId, identity.Request] = {}
+def _requests(paths: list[Path]) -> dict[NodeId, claims.Request]:
+    requests: dict[NodeId, claims.Request] = {}
     for path in paths:
         made = _read_request(path)
         if made.claim.id in requests:
@@ -233,10 +195,10 @@ def _requests(paths: list[Path]) -> dict[NodeId, identity.Request]:
     return requests
 
 
-def _read_request(path: Path) -> identity.Request:
+def _read_request(path: Path) -> claims.Request:
     """A request, and its fingerprint for the person who signs it."""
-    made = identity.Request.load(path)
-    digest = identity.file_fingerprint(identity.read_public(path))
+    made = claims.Request.load(path)
+    digest = keyfiles.file_fingerprint(keyfiles.read_public(path))
     console.print(
         f"Request of {escape(made.claim.host_name)}; its SHA-256 must be the one that the site reads out:\n{digest}",
         soft_wrap=True,
@@ -251,7 +213,7 @@ def _ids(text: str) -> list[int]:
     return [int(word) for word in words]
 
 
-def _edges(text: str) -> list[network.Edge]:
+def _edges(text: str) -> list[folder.Edge]:
     edges = []
     for word in filter(None, (word.strip() for word in text.split(","))):
         ends = word.split("-")
@@ -284,20 +246,23 @@ def _expiry(member: Member) -> str:
 
 
 def _show_trust(path: Path) -> None:
-    certificate = identity.read_authority(identity.read_public(path))
+    certificate = claims.read_authority(keyfiles.read_public(path))
     console.print(
         f"The authority's certificate ends on {certificate.not_valid_after_utc:%Y-%m-%d}. SHA-256 of ca.pem, which "
-        f"every site must have: {identity.file_fingerprint(identity.read_public(path))}",
+        f"every site must have: {keyfiles.file_fingerprint(keyfiles.read_public(path))}",
         soft_wrap=True,
         style="dim",
         highlight=False,
     )
 
 
-def _show_signed(changed: network.Network, node: int) -> None:
+def _show_signed(changed: folder.Network, node: int) -> None:
     console.print(
         f"Signed version {changed.roster.version} of the roster. The site copies all files of "
         f"{escape(str(changed.signed(node)))} beside its keys; every other site takes the new "
         f"{escape(str(changed.folder / FILE))}.",
         soft_wrap=True,
     )
+
+
+app.command("up")(up.command)
