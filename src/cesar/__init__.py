@@ -22,17 +22,19 @@ from cesar.errors import (
     ProtocolError,
     RemoteProtocolError,
 )
+from cesar.grouping import groups
 from cesar.methods import DPSGD, Cesar, Method, SecureAggregation
 from cesar.sim import Ensemble, RoundResult, aggregate
-from cesar.sparsify import CoordinatedSubsampling, RandomSubsampling, TopK
+from cesar.sparsify import CoordinatedSubsampling, FullSharing, RandomSubsampling, TopK
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from cesar.peer.peer import Peer
-    from cesar.peer.runtime import AsyncPeer, Report
+    from cesar.peer.report import Report
+    from cesar.peer.runtime import AsyncPeer
 
-_PEERS = {"Peer": "cesar.peer.peer", "AsyncPeer": "cesar.peer.runtime", "Report": "cesar.peer.runtime"}
+_PEERS = {"Peer": "cesar.peer.peer", "AsyncPeer": "cesar.peer.runtime", "Report": "cesar.peer.report"}
 
 
 def __getattr__(name: str) -> object:
@@ -55,6 +57,7 @@ __all__ = [
     "DataError",
     "EncodingError",
     "Ensemble",
+    "FullSharing",
     "LocalProtocolError",
     "Method",
     "Peer",
@@ -68,5 +71,6 @@ __all__ = [
     "TopK",
     "__version__",
     "aggregate",
+    "groups",
     "theory",
 ]

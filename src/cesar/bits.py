@@ -84,9 +84,14 @@ def words_for(size: int) -> int:
 def ones(size: int) -> BitWords:
     """The bitmap of every position below `size`."""
     words = np.full(words_for(size), FULL, dtype=np.uint64)
-    if size % 64:
-        words[-1] = FULL >> np.uint64(64 - size % 64)
+    clear_tail(words, size)
     return words
+
+
+def clear_tail(words: BitWords, size: int) -> None:
+    """Make the bits at and past `size` zero."""
+    if size % 64:
+        words[-1] &= FULL >> np.uint64(64 - size % 64)
 
 
 def is_bitmap(words: BitWords, size: int) -> bool:
@@ -126,6 +131,13 @@ def at_least(sets: Iterable[BitWords], threshold: int, words: int) -> BitWords:
         reached[0] |= members
     enough: BitWords = reached[-1]
     return enough
+
+
+def without(one: BitWords, other: BitWords) -> BitWords:
+    """Positions that are in the first set and not in the other."""
+    out: BitWords = memory.empty(len(one), np.uint64)
+    np.bitwise_not(other, out=out)
+    return np.bitwise_and(one, out, out=out)
 
 
 def both(one: BitWords, other: BitWords) -> BitWords:
@@ -209,6 +221,23 @@ def expand(dense: BitWords, keep: BitWords, out: BitWords) -> None:
                 low |= dense[slot + ONE] << (np.uint64(64) - shift)
             out[w] = _scatter_bits(low, keep[w])
             read += taken
+
+
+@jit
+def take_turns(extra: BitWords, first: int, groups: int, whole: int, out: BitWords) -> None:
+    """The positions of one of several groups that take turns, 64 positions at a time.
+
+    At word w this group has place (first − w) mod groups in the row. The first `whole` of a row have all positions,
+    the next one has those of `extra` (none if that is empty), and the others have none.
+    """
+    for w in range(len(out)):
+        place = (first - w) % groups
+        if place < whole:
+            out[w] = FULL
+        elif place == whole and len(extra):
+            out[w] = extra[w]
+        else:
+            out[w] = ZERO
 
 
 @jit

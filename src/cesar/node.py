@@ -6,15 +6,17 @@ direction, and bytes are counted there and nowhere else, as `len(payload)`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from cesar import ring
+from cesar.crypto.keys import Attempt, Keyring
 from cesar.indices import IndexSet
-from cesar.methods import DPSGD, Method, SecureAggregation
-from cesar.protocol import Contribution, Deadlines, Engine, Event, Outbound, PairSecrets
-from cesar.ring import exponent_of
-from cesar.sparsify import AnySparsifier, CoordinatedSubsampling, FullSharing
+from cesar.methods import DPSGD, Cesar, Method, SecureAggregation
+from cesar.protocol import Contribution, Deadlines, Engine, Event, Outbound
+from cesar.sparsify import AnySparsifier, CoordinatedSubsampling, FullSharing, RandomSubsampling
 from cesar.topology import Neighbourhood
 from cesar.types import Buffer, Entropy, NodeId, RoundNo, Vector
 from cesar.wire import CATEGORIES, Frame, Kind
@@ -27,6 +29,26 @@ def sparsifier_of(method: Method) -> AnySparsifier:
     if isinstance(method, DPSGD):
         return FullSharing() if method.sparsifier is None else method.sparsifier
     return method.sparsifier
+
+
+def receiver_decides(method: Method) -> bool:
+    """Whether nobody selects: what is sent to a receiver follows from the receiver and the round."""
+    if isinstance(method, DPSGD):
+        return isinstance(method.sparsifier, CoordinatedSubsampling)
+    return (method if isinstance(method, Cesar) else method.as_cesar()).receiver_decides
+
+
+def drawn_towards(method: Method, receiver: NodeId, attempt: Attempt, size: int) -> IndexSet:
+    """What is drawn for a receiver where nobody selects: all positions at which anything may be sent to it."""
+    chosen = sparsifier_of(method)
+    if isinstance(chosen, CoordinatedSubsampling):
+        return chosen.select_for(receiver, attempt, size)
+    assert not isinstance(method, DPSGD)
+    if not isinstance(chosen, RandomSubsampling) or method.groups is None:
+        return IndexSet.full(size)
+    count = len(method.groups[receiver])
+    drawn = chosen.in_turns(receiver, attempt, size, count)
+    return IndexSet.of_words(np.bitwise_or.reduce([drawn(k) for k in range(count)]), size)
 
 
 Leaves = Callable[[NodeId, Frame], bool]
@@ -57,7 +79,8 @@ class Node:
     Args:
         size: d, the number of parameters.
         session: 16 bytes that name the network and the run.
-        secrets: gives the pair secret with a peer; D-PSGD needs none.
+        keys: this node's keys; D-PSGD needs none.
+        tensors: the sizes of the model's tensors, each of which gets a scale of its own; by default it is one.
     """
 
     def __init__(
@@ -67,19 +90,32 @@ class Node:
         size: int,
         *,
         session: bytes,
-        secrets: PairSecrets | None = None,
+        keys: Keyring | None = None,
         first_round: int = 0,
+        tensors: Sequence[int] | None = None,
     ) -> None:
         self.id = node
-        self._sparsifier = sparsifier_of(method)
-        self._engine = Engine(node, method, size, session=session, secrets=secrets, first_round=first_round)
+        self._method = method
+        self._engine = Engine(
+            node, method, size, session=session, keys=keys, first_round=first_round, tensors=tensors
+        )
         self.ledger = Ledger()
         self.selected: IndexSet | None = None
+        self._vector = np.empty(0, dtype=np.float32)
+        self._unsent = np.empty(0, dtype=np.uint64)  # selected, and not yet in a share that left
+        self.memory: Vector | None = (
+            None  # what was last sent; a driver may set it to go on with what it saved
+        )
+
+    @property
+    def remembers(self) -> bool:
+        """Whether the method ranks by what was last sent; `memory` then has it, once a round has begun."""
+        return getattr(sparsifier_of(self._method), "memory", False) is True
 
     def use_method(self, method: Method) -> None:
         """Average in this way from the next round on."""
-        self._sparsifier = sparsifier_of(method)
         self._engine.use_method(method)
+        self._method = method
 
     def begin_round(
         self,
@@ -96,29 +132,35 @@ class Node:
 
         Args:
             vector: the model after local training; it must not change before the round has ended.
-            reference: the model before local training, for sparsifiers that rank by change.
+            reference: the model before local training, for sparsifiers that rank by change; with memory the first
+                one is what counts as sent so far.
             out: memory for the new model; without it a new array is made.
 
         Raises:
             DataError: the model holds NaN or infinity, or has the wrong size. Nothing was sent.
         """
-        exponent = exponent_of(vector)
-        chosen = self._sparsifier
-        selected = (
-            None if isinstance(chosen, CoordinatedSubsampling) else chosen.select(vector, reference, entropy)
-        )
+        exponents = ring.exponents_of(vector, self._engine.edges)
+        chosen = sparsifier_of(self._method)
+        selected = None
+        if not receiver_decides(self._method):
+            assert not isinstance(chosen, CoordinatedSubsampling)
+            if self.remembers and self.memory is None:
+                self.memory = np.zeros_like(vector) if reference is None else reference.copy()
+            selected = chosen.select(vector, self.memory if self.remembers else reference, entropy)
         contribution = Contribution(
             vector=vector,
             selected=selected,
-            exponent=exponent,
+            exponents=exponents,
             out=np.empty_like(vector) if out is None else out,
         )
         self._engine.begin_round(round_, hood, contribution, entropy, deadlines)
         self.selected, self.ledger = selected, Ledger()
+        if self.remembers and selected is not None:
+            self._vector, self._unsent = vector, selected.words.copy()
 
-    def receive(self, sender: NodeId, payload: Buffer) -> None:
-        """Take in a frame; raises `RemoteProtocolError` if it is refused."""
-        self._engine.receive(sender, payload)
+    def receive(self, sender: NodeId, payload: Buffer) -> RoundNo | None:
+        """Take in a frame; says its round if that is over, and raises `RemoteProtocolError` if it is refused."""
+        return self._engine.receive(sender, payload)
 
     def outbound(self, leaves: Leaves | None = None) -> Iterator[Outbound]:
         """Frames to send, counted as they leave.
@@ -128,9 +170,23 @@ class Node:
         """
         for made in self._engine.outbound():
             reached = tuple(to for to in made.recipients if leaves is None or leaves(to, made.frame))
-            out = Outbound(recipients=reached, frame=made.frame)
+            out = replace(made, recipients=reached)
             self.ledger.record(out)
+            self._remember(out)
             yield out
+
+    def _remember(self, out: Outbound) -> None:
+        """What has left in a share counts as sent; what a node selected while it was cut off does not."""
+        if self.memory is None or not self.remembers or out.positions is None or not out.recipients:
+            return
+        leaving = self._unsent & out.positions
+        if leaving.any():
+            ring.copy_at(self.memory, self._vector, leaving)
+            self._unsent &= ~out.positions
+
+    def largest_frame(self, hood: Neighbourhood) -> int:
+        """No frame of a round in this neighbourhood has more bytes."""
+        return self._engine.largest_frame(hood)
 
     def next_event(self) -> Event | None:
         return self._engine.next_event()

@@ -4,10 +4,11 @@ A model value v becomes the integer q = round(v · 2^f), masks are added to it m
 the shares is turned back with 2^-f. Two things must never happen: a value that does not fit, and a sum
 that wraps around after the masks have cancelled.
 
-*Scale.* Node i announces e_i, the smallest exponent with max|v_i| ≤ 2^e_i. The receiver takes the largest
-announced exponent E and tells every sender. With δ senders and h = ⌈log2 δ⌉ + 1 bits of headroom,
-f = b − 1 − h − E, so |q| ≤ 2^(b−1−h), and the sum of δ of them stays below 2^(b−1) in magnitude.
-A sender whose own exponent is above E refuses to send: nothing is ever clipped.
+*Scale.* A model is a row of tensors, and their sizes differ. Node i announces, for each tensor, the smallest
+exponent e with max|v| ≤ 2^e. The receiver takes the largest announced exponent E of each tensor and tells every
+sender. With n values in a sum and h = ⌈log2 n⌉ + 1 bits of headroom, f = b − 1 − h − E, so |q| ≤ 2^(b−1−h), and the
+sum of n of them stays below 2^(b−1) in magnitude. A sender with an exponent above E refuses to send: nothing is
+ever clipped.
 
 *Rounding.* At 32 bits to nearest. Below that the step is coarse enough to bias a model that moves slowly,
 so rounding is stochastic: up with the probability of the remainder, E[q] = v · 2^f exactly. The randomness
@@ -16,13 +17,15 @@ is a counter hash of a fresh seed. It is not a mask and hides nothing.
 *Six decimals.* The paper multiplies by 10^6 and takes 32-bit words. `decimal_grid` keeps that; a value that
 could overflow the sum is refused before anything is sent.
 
-Arithmetic wraps in this module only, on `uint32`, in `add_masks`, `seal` and `accumulate`.
+Arithmetic wraps in this module only, on `uint32`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,34 +40,60 @@ LOWEST_EXPONENT = -90
 """Exponents below this are announced as this: 2^-90 is zero for every model, and scales stay finite."""
 
 
-def exponent_of(vector: Vector) -> int:
-    """The smallest e with max|v| ≤ 2^e, the public scale of a model.
+def exponents_of(vector: Vector, edges: NDArray[np.int64]) -> tuple[int, ...]:
+    """For each tensor the smallest e with max|v| ≤ 2^e: the public scales of a model.
 
-    >>> exponent_of(np.array([0.3, -1.5], dtype=np.float32))
-    1
+    >>> exponents_of(np.array([0.3, -1.5, 9.0], dtype=np.float32), np.array([2, 3]))
+    (1, 4)
+
+    Args:
+        edges: where each tensor ends.
 
     Raises:
         DataError: the vector holds NaN or infinity; nothing of it may be sent.
     """
-    largest = float(max(vector.max(), -vector.min())) if len(vector) else 0.0
-    if not math.isfinite(largest):
-        bad = np.flatnonzero(~np.isfinite(vector))
-        raise DataError(
-            f"the model holds {len(bad)} value(s) that are NaN or infinite, the first at position "
-            f"{bad[0]}; nothing was sent. Lower the learning rate or restore an earlier model."
-        )
-    if largest == 0.0:
-        return LOWEST_EXPONENT
-    mantissa, exponent = math.frexp(largest)  # largest = mantissa · 2^exponent, 0.5 ≤ mantissa < 1
-    return max(exponent - (mantissa == 0.5), LOWEST_EXPONENT)
+    found = []
+    for start, end in pairwise((0, *edges.tolist())):
+        tensor = vector[start:end]
+        largest = float(max(tensor.max(), -tensor.min())) if end > start else 0.0
+        if not math.isfinite(largest):
+            bad = np.flatnonzero(~np.isfinite(vector))
+            raise DataError(
+                f"the model holds {len(bad)} value(s) that are NaN or infinite, the first at position "
+                f"{bad[0]}; nothing was sent. Lower the learning rate or restore an earlier model."
+            )
+        mantissa, exponent = math.frexp(largest)  # largest = mantissa · 2^exponent, 0.5 ≤ mantissa < 1
+        found.append(max(exponent - (mantissa == 0.5), LOWEST_EXPONENT) if largest else LOWEST_EXPONENT)
+    return tuple(found)
 
 
-@dataclass(frozen=True, slots=True)
+def largest_exponents(announced: Sequence[tuple[int, ...]], own: tuple[int, ...]) -> tuple[int, ...]:
+    """The scale of a sum: for each tensor the largest that its contributors announced; the own where nobody did."""
+    return tuple(map(max, zip(*announced, strict=True))) if announced else own
+
+
+def fits(exponents: Sequence[int], scale: Sequence[int]) -> bool:
+    """Whether no value of a model with these exponents is too large for a scale."""
+    return all(mine <= theirs for mine, theirs in zip(exponents, scale, strict=True))
+
+
+def exponents_to_bytes(exponents: Sequence[int]) -> bytes:
+    """One byte for each tensor."""
+    return bytes(exponent + EXPONENT_BIAS for exponent in exponents)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Grid:
-    """The fixed point of one receiver's sum: q = round(v · scale), modulo 2^bits."""
+    """The fixed point of one receiver's sum: q = round(v · scale), modulo 2^bits, with a scale for each tensor.
+
+    Attributes:
+        edges: where each tensor ends, ascending; the last one is d.
+        scales: a scale for each tensor.
+    """
 
     bits: int
-    scale: float
+    edges: NDArray[np.int64]
+    scales: NDArray[np.float64]
 
     @property
     def stochastic(self) -> bool:
@@ -76,14 +105,15 @@ def headroom(contributors: int) -> int:
     return math.ceil(math.log2(max(contributors, 1))) + 1
 
 
-def binary_grid(bits: int, exponent: int, contributors: int) -> Grid:
+def binary_grid(bits: int, edges: NDArray[np.int64], exponents: Sequence[int], contributors: int) -> Grid:
     """The grid on which `contributors` values of magnitude up to 2^exponent can be summed."""
-    return Grid(bits=bits, scale=math.ldexp(1.0, bits - 1 - headroom(contributors) - exponent))
+    spare = bits - 1 - headroom(contributors)
+    return Grid(bits, edges, np.ldexp(1.0, spare - np.array(exponents, dtype=np.int64)))
 
 
-def decimal_grid(decimals: int) -> Grid:
+def decimal_grid(decimals: int, size: int) -> Grid:
     """The paper's fixed point: 32-bit words that keep so many decimal places."""
-    return Grid(bits=32, scale=10.0**decimals)
+    return Grid(32, np.array([size]), np.array([10.0**decimals]))
 
 
 def check_decimals(decimals: int, exponent: int, contributors: int) -> None:
@@ -136,42 +166,79 @@ def _dither(counter: np.uint64) -> float:
 
 
 @jit
-def seal(
-    acc: RingWords, values: Vector, kept: BitWords, scale: float, dither: np.uint64, out: RingWords
-) -> int:
-    """Add the rounded values to the masks at the kept positions and write them without gaps to `out`.
+def _rounded(value: np.float32, scale: float, dither: np.uint64, position: np.uint64) -> np.uint32:
+    """The integer that stands for a value. `dither` is zero for rounding to nearest (halves up), else the seed of
+    stochastic rounding.
+    """
+    up = _dither(dither + position) if dither != ZERO else 0.5
+    return np.uint32(np.int64(np.floor(np.float64(value) * scale + up)))
 
-    `dither` is zero for rounding to nearest (halves up), else the seed of stochastic rounding. Returns how many.
+
+@jit
+def _tensor_of(edges: NDArray[np.int64], position: int) -> int:
+    """The tensor that a position belongs to."""
+    tensor = 0
+    while edges[tensor] <= position:
+        tensor += 1
+    return tensor
+
+
+@jit
+def seal(
+    acc: RingWords,
+    vector: Vector,
+    kept: BitWords,
+    first: int,
+    edges: NDArray[np.int64],
+    scales: NDArray[np.float64],
+    dither: np.uint64,
+    dense: bool,
+    out: RingWords,
+) -> int:
+    """Add the rounded values at the kept positions to their masks and write them without gaps to `out`.
+
+    Args:
+        acc: the masks: one word per position of this block, or, if `dense`, one per kept position.
+        vector: the whole model.
+        kept: a block of its positions, which starts at word `first` of the bitmap.
+
+    Returns how many there were.
     """
     k = ZERO
+    tensor = 0
+    edge = ZERO
     for w in range(len(kept)):
         members = kept[w]
-        base = np.uint64(64 * w)
+        base, start = np.uint64(64 * w), np.uint64(64 * (first + w))
         while members != ZERO:
-            p = base + lowest_bit(members)
-            scaled = np.float64(values[p]) * scale
-            up = _dither(dither + p) if dither != ZERO else 0.5
-            rounded = np.floor(scaled + up)
-            out[k] = acc[p] + np.uint32(np.int64(rounded))
+            t = lowest_bit(members)
+            if start + t >= edge:
+                tensor = _tensor_of(edges, int(start + t))
+                edge = np.uint64(edges[tensor])
+            mask = acc[k] if dense else acc[base + t]
+            out[k] = mask + _rounded(vector[start + t], scales[tensor], dither, start + t)
             k += ONE
             members &= members - ONE
     return int(k)
 
 
 @jit
-def accumulate(total: RingWords, kept: BitWords, words: RingWords, first: bool) -> int:
+def accumulate(total: RingWords, kept: BitWords, words: RingWords, bits: int, first: bool) -> int:
     """Add one share's words to the receiver's sum at the kept positions; how many there were.
 
-    The first share finds anything in `total`, which is forgotten.
+    With fewer than 32 bits each word is taken as a signed number; where masks have not cancelled yet, the sum still
+    ends right modulo 2^bits. The first share finds anything in `total`, which is forgotten.
     """
     k = ZERO
+    shift = np.uint32(32 - bits)
     for w in range(len(kept)):
         members = kept[w]
         if first:
             total[64 * w : 64 * w + 64] = 0
         base = np.uint64(64 * w)
         while members != ZERO:
-            total[base + lowest_bit(members)] += words[k]
+            signed = np.int32(words[k] << shift) >> np.int32(shift)
+            total[base + lowest_bit(members)] += np.uint32(signed)
             k += ONE
             members &= members - ONE
     return int(k)
@@ -179,34 +246,61 @@ def accumulate(total: RingWords, kept: BitWords, words: RingWords, first: bool) 
 
 @jit
 def average(
-    own: Vector, total: RingWords, kept: NDArray[np.uint64], spoiled: BitWords, bits: int, step: float
+    own: Vector,
+    total: RingWords,
+    kept: NDArray[np.uint64],
+    voices: NDArray[np.uint32],
+    spoiled: BitWords,
+    bits: int,
+    edges: NDArray[np.int64],
+    steps: NDArray[np.float64],
+    everybody: int,
 ) -> None:
-    """v'[p] = mean of the own value and the contributions at p, written over the sum as float32.
+    """The new model, written over the sum as float32: the mean of the own value and of what arrived at a position.
 
-    Row i of `kept` has the positions of share i. Where there are no contributions total[p] is 0, so the own value
-    stays as it is; at the spoiled positions (none if that bitmap is empty) there are none that count. In place, by
-    way of a small block, because the sum of a large model is as large as the model.
+    Row i of `kept` has the positions at which voices[i] values are in the sum. Where there are none total[p] is 0, so
+    the own value stays as it is; at the spoiled positions (none if that bitmap is empty) there are none that count.
+    If `everybody` is not 0, a mean is always over that many and the own value stands for those that did not arrive.
+    In place, by way of a small block, because the sum of a large model is as large as the model.
     """
     shift = np.int32(32 - bits)
     block = np.empty(64, dtype=np.float32)
-    voices = np.empty(64, dtype=np.uint32)
+    heard = np.empty(64, dtype=np.uint32)
     out = total.view(np.float32)
+    tensor, edge = 0, 0
     for w in range(kept.shape[1]):
         base = 64 * w
         width = min(64, len(own) - base)
         gone = spoiled[w] if len(spoiled) else ZERO
-        voices[:] = 1
+        heard[:] = 0
         for i in range(len(kept)):
             members = kept[i, w] & ~gone
             for t in range(64):
-                voices[t] += np.uint32((members >> np.uint64(t)) & ONE)
+                heard[t] += voices[i] * np.uint32((members >> np.uint64(t)) & ONE)
         while gone != ZERO:
             total[base + lowest_bit(gone)] = 0
             gone &= gone - ONE
         for t in range(width):
+            if base + t >= edge:
+                tensor = _tensor_of(edges, base + t)
+                edge = edges[tensor]
             number = np.int32(total[base + t] << np.uint32(shift)) >> shift  # the sign of the b-bit word
-            block[t] = (np.float64(own[base + t]) + np.float64(number) * step) / np.float64(voices[t])
+            others = np.float64(number) * steps[tensor]
+            mine = 1.0 if everybody == 0 else np.float64(everybody - heard[t])
+            weight = mine + np.float64(heard[t])
+            block[t] = (mine * np.float64(own[base + t]) + others) / weight
         out[base : base + width] = block[:width]
+
+
+@jit
+def copy_at(target: Vector, source: Vector, members: BitWords) -> None:
+    """Copy the values at some positions."""
+    for w in range(len(members)):
+        word = members[w]
+        while word != ZERO:
+            p = np.uint64(64 * w) + lowest_bit(word)
+            target[p] = source[p]
+            word &= word - ONE
 
 
 def packed_size(words: int, bits: int) -> int:

@@ -1,19 +1,21 @@
-"""Which parameters a node shares in a round. No sparsifier remembers anything from round to round."""
+"""Which parameters a node shares in a round. Sparsifiers are values: what TopK remembers lives in the node."""
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, Protocol
 
 import numpy as np
 
-from cesar import bits
+from cesar import bits, memory
 from cesar.crypto.keys import SEED_BYTES, Attempt, hkdf_expand_block
+from cesar.crypto.subsample import expand_seed
 from cesar.errors import ConfigError, DataError, EncodingError
 from cesar.indices import Code, IndexSet, decode, encode
-from cesar.types import Buffer, Entropy, NodeId, Vector
+from cesar.types import BitWords, Buffer, Entropy, NodeId, Vector
 
 
 class Sparsifier(Protocol):
@@ -39,13 +41,20 @@ class TopK:
     """The α·d parameters that local training changed most: largest |v − reference|.
 
     Without a reference, the largest |v|. Of equal values the one at the lower position wins.
+
+    Attributes:
+        memory: rank by the distance from what was last sent of a parameter, instead of by the change of this round. A
+            change that was not sent then counts until it is. The node keeps one vector for this; it never leaves it.
     """
 
     name: ClassVar[str] = "topk"
     alpha: float
+    memory: bool = False
 
     def __post_init__(self) -> None:
         _check_alpha(self.alpha)
+        if not isinstance(self.memory, bool):
+            raise ConfigError(f"memory is {self.memory!r}, but it is true or false")
 
     def count(self, size: int) -> int:
         """How many of `size` parameters it selects: α·d, but at least one."""
@@ -74,6 +83,29 @@ class RandomSubsampling:
 
     def select(self, vector: Vector, reference: Vector | None, entropy: Entropy) -> IndexSet:
         return IndexSet.from_seed(entropy(SEED_BYTES), len(vector), self.alpha)
+
+    def in_turns(
+        self, receiver: NodeId, attempt: Attempt, size: int, groups: int
+    ) -> Callable[[int], BitWords]:
+        """What the fixed groups of a receiver send it in this round: number of a group → its positions.
+
+        At every position α of the groups are active: w = α·g, so ⌊w⌋ of them and, with the probability of what is
+        left, one more. They take turns, by position and by round. Everybody knows all of it without a word.
+        """
+        whole = int(self.alpha * groups)
+        rate = self.alpha * groups - whole
+        extra = np.empty(0, dtype=np.uint64)
+        if rate > 0:
+            label = b"cesar turns" + struct.pack("<II", attempt.round_, receiver)
+            extra = expand_seed(hkdf_expand_block(attempt.session, label)[:SEED_BYTES], size, rate)
+
+        def positions(number: int) -> BitWords:
+            words: BitWords = memory.empty(bits.words_for(size), np.uint64)
+            bits.take_turns(extra, (number - attempt.round_) % groups, groups, whole, words)
+            bits.clear_tail(words, size)
+            return words
+
+        return positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +155,11 @@ class SparsifierName(StrEnum):
     RANDOM = "random"
     COORDINATED = "coordinated"
 
-    def make(self, alpha: float) -> AnySparsifier:
-        """The sparsifier of that name."""
+    def make(self, alpha: float, *, memory: bool = False) -> AnySparsifier:
+        """The sparsifier of that name; memory is for those that rank."""
         match self:
             case SparsifierName.TOPK:
-                return TopK(alpha)
+                return TopK(alpha, memory)
             case SparsifierName.RANDOM:
                 return RandomSubsampling(alpha)
             case SparsifierName.COORDINATED:

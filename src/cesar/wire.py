@@ -5,8 +5,8 @@ Every frame starts with the same 28 bytes, numbers little end first:
 | bytes | field   | meaning                                                              |
 |-------|---------|----------------------------------------------------------------------|
 | 2     | magic   | "CE"                                                                 |
-| 1     | version | 1                                                                    |
-| 1     | kind    | 1 announce, 2 relay, 3 share, 4 plain share                          |
+| 1     | version | 2                                                                    |
+| 1     | kind    | 1 announce, 2 relay, 3 share, 4 plain share, 5 group terms           |
 | 4     | round   |                                                                      |
 | 4     | sender  | node id; the transport must have authenticated the same              |
 | 16    | session | which network and run; a frame of another session is refused         |
@@ -30,9 +30,17 @@ from typing import ClassVar
 import numpy as np
 
 from cesar import memory
-from cesar.crypto.keys import CHECK_BYTES, FACTS_BYTES, SEED_BYTES, SESSION_BYTES, VERSION, Attempt
+from cesar.crypto.keys import (
+    CHECK_BYTES,
+    FACTS_BYTES,
+    PUBLIC_BYTES,
+    SEED_BYTES,
+    SESSION_BYTES,
+    VERSION,
+    Attempt,
+)
 from cesar.errors import EncodingError
-from cesar.ring import EXPONENT_BIAS
+from cesar.ring import EXPONENT_BIAS, exponents_to_bytes
 from cesar.types import Buffer, ByteArray, NodeId, RoundNo
 
 CATEGORIES = ("coordination", "values", "metadata", "control")
@@ -40,6 +48,7 @@ MAGIC = b"CE"
 _HEADER = struct.Struct(f"<2sBBII{SESSION_BYTES}s")
 _LENGTH = struct.Struct("<I")
 HEADER_BYTES = _HEADER.size
+TOKEN_BYTES = SEED_BYTES + PUBLIC_BYTES
 
 
 class Kind(IntEnum):
@@ -47,6 +56,7 @@ class Kind(IntEnum):
     RELAY = 2
     SHARE = 3
     PLAIN_SHARE = 4
+    GROUP_TERMS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,36 +133,58 @@ def members_from_bytes(data: Buffer, view: Sequence[NodeId]) -> tuple[NodeId, ..
     return tuple(node for k, node in enumerate(view) if value >> k & 1)
 
 
+def _take_exponents(view: memoryview, tensors: int) -> tuple[tuple[int, ...], memoryview]:
+    found, rest = _take(view, tensors, "the exponents")
+    return tuple(byte - EXPONENT_BIAS for byte in found), rest
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """What a node draws afresh: the seed of this attempt, and the public half of its ephemeral key."""
+
+    seed: bytes
+    ephemeral: bytes
+
+    def to_bytes(self) -> bytes:
+        return self.seed + self.ephemeral
+
+    @classmethod
+    def take(cls, view: memoryview) -> tuple[Token, memoryview]:
+        """The token that a buffer begins with, and the rest."""
+        found, rest = _take(view, TOKEN_BYTES, "a seed and a key")
+        return cls(bytes(found[:SEED_BYTES]), bytes(found[SEED_BYTES:])), rest
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Announce:
-    """i → its neighbours: a fresh seed, the scale of the model, and the selected positions.
+    """i → its neighbours: a fresh token, the scale of each tensor, and the selected positions.
 
     `indices` is an encoded index set; it is empty where the sets are drawn from the receiver (coordinated
-    subsampling).
+    subsampling, random subsampling in groups).
     """
 
     kind: ClassVar[Kind] = Kind.ANNOUNCE
-    seed: bytes
-    exponent: int
+    token: Token
+    exponents: tuple[int, ...]
     indices: Buffer = field(repr=False)
 
     def encode(self, header: Header) -> Frame:
-        body = self.seed + bytes([self.exponent + EXPONENT_BIAS])
+        body = self.token.to_bytes() + exponents_to_bytes(self.exponents)
         payload = b"".join((header.to_bytes(), body, self.indices))
         return Frame(kind=self.kind, payload=payload, sections={"coordination": len(payload)})
 
     @classmethod
-    def decode(cls, body: memoryview) -> Announce:
-        seed, rest = _take(body, SEED_BYTES, "the seed")
-        exponent, indices = _take(rest, 1, "the exponent")
-        return cls(seed=bytes(seed), exponent=exponent[0] - EXPONENT_BIAS, indices=indices)
+    def decode(cls, body: memoryview, tensors: int) -> Announce:
+        token, rest = Token.take(body)
+        exponents, indices = _take_exponents(rest, tensors)
+        return cls(token=token, exponents=exponents, indices=indices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelayItem:
-    """What a relay tells about one partner: its seed, and its set as the addressee needs it."""
+    """What a relay tells about one partner: its token, and its set as the addressee needs it."""
 
-    seed: bytes
+    token: Token
     indices: Buffer = field(repr=False)
 
 
@@ -164,33 +196,67 @@ class Relay:
     """
 
     kind: ClassVar[Kind] = Kind.RELAY
-    exponent: int
+    exponents: tuple[int, ...]
     group: tuple[NodeId, ...]
     items: tuple[RelayItem, ...]
 
     def encode(self, header: Header, view: Sequence[NodeId]) -> Frame:
-        head = bytes([self.exponent + EXPONENT_BIAS]) + members_to_bytes(self.group, view)
+        head = exponents_to_bytes(self.exponents) + members_to_bytes(self.group, view)
         parts: list[Buffer] = [header.to_bytes(), head]
         for item in self.items:
-            parts += (item.seed, _LENGTH.pack(len(item.indices)), item.indices)
+            parts += (item.token.to_bytes(), _LENGTH.pack(len(item.indices)), item.indices)
         payload = b"".join(parts)
         return Frame(kind=self.kind, payload=payload, sections={"coordination": len(payload)})
 
     @classmethod
-    def decode(cls, body: memoryview, view: Sequence[NodeId]) -> Relay:
-        exponent, rest = _take(body, 1, "the exponent")
+    def decode(cls, body: memoryview, view: Sequence[NodeId], tensors: int) -> Relay:
+        exponents, rest = _take_exponents(body, tensors)
         group, rest = _take(rest, (len(view) + 7) // 8, "the group")
-        items = []
+        items: list[RelayItem] = []
         while rest:
-            seed, rest = _take(rest, SEED_BYTES, "a seed")
+            if len(items) == len(view):
+                raise EncodingError(f"more partners than the {len(view)} neighbours of the receiver")
+            token, rest = Token.take(rest)
             length, rest = _take(rest, _LENGTH.size, "a length")
             indices, rest = _take(rest, _LENGTH.unpack(length)[0], "an index set")
-            items.append(RelayItem(seed=bytes(seed), indices=indices))
-        return cls(
-            exponent=exponent[0] - EXPONENT_BIAS,
-            group=members_from_bytes(group, view),
-            items=tuple(items),
-        )
+            items.append(RelayItem(token=token, indices=indices))
+        return cls(exponents=exponents, group=members_from_bytes(group, view), items=tuple(items))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupTerms:
+    """r → its neighbour j, where groups are fixed: who is there and, if j's group goes ahead, what it needs for that.
+
+    `tokens` are those of j's partners in its group, ascending; none if the group is silent in this round. `others` is
+    what the others of the group selected beyond j's own set, as an encoded set over the positions that j did not
+    select; it is empty where sets are drawn from the receiver.
+    """
+
+    kind: ClassVar[Kind] = Kind.GROUP_TERMS
+    exponents: tuple[int, ...]
+    present: tuple[NodeId, ...]
+    tokens: tuple[Token, ...]
+    others: Buffer = field(repr=False)
+
+    def encode(self, header: Header, view: Sequence[NodeId]) -> Frame:
+        head = exponents_to_bytes(self.exponents) + members_to_bytes(self.present, view)
+        tokens = b"".join(token.to_bytes() for token in self.tokens)
+        payload = b"".join((header.to_bytes(), head, tokens, self.others))
+        return Frame(kind=self.kind, payload=payload, sections={"coordination": len(payload)})
+
+    @classmethod
+    def decode(
+        cls, body: memoryview, view: Sequence[NodeId], partners: Sequence[NodeId], tensors: int
+    ) -> GroupTerms:
+        """Partners: the others of the reader's group; there is a token for each one that is present, or for none."""
+        exponents, rest = _take_exponents(body, tensors)
+        bitmap, rest = _take(rest, (len(view) + 7) // 8, "who is present")
+        present = members_from_bytes(bitmap, view)
+        tokens: list[Token] = []
+        while rest and len(tokens) < sum(node in present for node in partners):
+            token, rest = Token.take(rest)
+            tokens.append(token)
+        return cls(exponents=exponents, present=present, tokens=tuple(tokens), others=rest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,22 +1,22 @@
 """Colluders against real frames: values come out bit for bit where s does not suffice, and nothing in strict mode."""
 
 from collections import Counter
-from functools import partial
 
 import networkx as nx
 import numpy as np
 import pytest
 
 import cesar
-from support import oracle
-from cesar.audit import audit
+from cesar.audit import audit, groups
 from cesar.audit.transcript import Recorder, attack, exchange_of
-from cesar.crypto.keys import SESSION_BYTES, Attempt, KeyPair
+from cesar.crypto.keys import SESSION_BYTES, Attempt, KeyPair, Keyring
 from cesar.errors import PrivacyError
+from cesar.grouping import coalitions, exposed
 from cesar.seeds import SeedTree
-from cesar.sim.network import Network
+from cesar.sim.wires import Wires
 from cesar.topology import neighbourhoods, strict_requirement
-from support.harness import SESSIONS, Case, secret_of
+from support import oracle
+from support.harness import SESSIONS, Case, FakeKeys
 
 SIZE = 600
 R1, R2, I, A, B = range(5)
@@ -35,15 +35,7 @@ def collude(graph, method, coalition, vectors, seed=7):
     method = method.for_graph(graph)
     recorder = Recorder(graph, method, coalition)
     cesar.Ensemble(graph, method, SIZE, seed=seed).round(vectors, watch=recorder.see)
-    seeds = SeedTree(seed)
-    session = seeds.bytes(SESSION_BYTES, "session")
-    own = {i: KeyPair.generate(seeds.entropy("keys", i)) for i in coalition}
-    public = {i: KeyPair.generate(seeds.entropy("keys", i)).public for i in graph}
-
-    def secret(colluder, peer):
-        return own[colluder].agree(public[peer], session)
-
-    return attack(recorder.transcripts, secret, graph, method, SIZE)
+    return attack(recorder.transcripts, keyrings(graph, coalition, seed), graph, method, SIZE)
 
 
 @pytest.mark.parametrize("paper", [False, True], ids=["ours", "paper"])
@@ -113,8 +105,10 @@ def test_losses_and_disagreement():
             recorder = Recorder(graph, method, coalition)
             case = Case(graph=graph, method=method, vectors=vectors, lost=lost, seed=seed)
             nodes = case.nodes()
-            Network(nodes, arrives=lambda i, j, f: case.arrives(i, j, f) and not recorder.see(i, j, f)).run()
-            read = attack(recorder.transcripts, partial(secret_of, case.session), graph, method, SIZE)
+            Wires(nodes, arrives=lambda i, j, f: case.arrives(i, j, f) and not recorder.see(i, j, f)).run()
+            read = attack(
+                recorder.transcripts, {i: FakeKeys(case.session, i) for i in coalition}, graph, method, SIZE
+            )
             for node, values in read.items():
                 known = np.isfinite(values)
                 assert values[known].astype(np.float32).tobytes() == vectors[node][known].tobytes()
@@ -146,13 +140,81 @@ def test_a_sum_that_falls_into_parts():
     case = Case(graph=graph, method=method, vectors=models(6), lost=lost, round_=round_)
     for coalition, victims in (((r,), set()), ((r, i), {j, q})):
         recorder = Recorder(graph, method, coalition)
-        Network(
-            case.nodes(), arrives=lambda a, b, f: case.arrives(a, b, f) and not recorder.see(a, b, f)
-        ).run()
+        Wires(case.nodes(), arrives=lambda a, b, f: case.arrives(a, b, f) and not recorder.see(a, b, f)).run()
         exchange = exchange_of(recorder.transcripts, graph, method, SIZE)
         groups = {frozenset({i, j}) - set(coalition), frozenset({k, l})}
         assert {members for receiver, members in exchange.sums(coalition, 0) if receiver == r} == groups
-        read = attack(recorder.transcripts, partial(secret_of, case.session), graph, method, SIZE)
+        read = attack(
+            recorder.transcripts, {i: FakeKeys(case.session, i) for i in coalition}, graph, method, SIZE
+        )
         assert read.keys() == victims
     for node, values in read.items():
         assert values.astype(np.float32).tobytes() == case.vectors[node].tobytes()
+
+
+# ── fixed groups ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def keyrings(graph, coalition, seed=7):
+    """The colluders' own keys, as the simulator makes them."""
+    seeds = SeedTree(seed)
+    session = seeds.bytes(SESSION_BYTES, "session")
+    own = {i: KeyPair.generate(seeds.entropy("keys", i)) for i in coalition}
+    public = {i: KeyPair.generate(seeds.entropy("keys", i)).public for i in graph}
+    rings = {}
+    for i in coalition:
+        rings[i] = Keyring(
+            lambda peer, i=i: own[i].agree(public[peer], session),
+            lambda epoch, i=i: seeds.entropy("ephemeral", epoch, i)(32),
+        )
+        rings[i].public(0)
+    return rings
+
+
+def grouped_sums(graph, method, coalition, vectors, crashes=None):
+    recorder = Recorder(graph, method, coalition)
+    cesar.Ensemble(graph, method, SIZE, seed=7).round(vectors, watch=recorder.see, crashes=crashes)
+    return list(groups.sums(recorder.transcripts, keyrings(graph, coalition), method, SIZE))
+
+
+GROUPED = [cesar.RandomSubsampling(0.5), cesar.TopK(0.4), cesar.FullSharing()]
+
+
+@pytest.mark.parametrize("sparsifier", GROUPED, ids=lambda one: one.name)
+def test_what_two_colluders_hold_are_sums_over_whole_groups(sparsifier):
+    graph, vectors = nx.random_regular_graph(6, 24, seed=3), models(24)
+    method = cesar.Cesar(sparsifier=sparsifier, group_size=3, collusion=2).for_graph(graph)
+    for coalition in list(coalitions(graph, 2))[::40]:
+        held = grouped_sums(graph, method, tuple(coalition), vectors, crashes={5: "during_share"})
+        assert held
+        for members, values in held:
+            there = np.isfinite(values)
+            np.testing.assert_allclose(values[there], vectors[sorted(members)].sum(axis=0)[there], atol=1e-6)
+            assert len(members) >= 2
+        assert groups.attack(held, SIZE) == {}
+
+
+def test_groups_of_two_against_two_colluders_are_refused_and_read_bit_for_bit_where_forced():
+    graph, vectors = nx.random_regular_graph(6, 24, seed=3), models(24)
+    with pytest.raises(PrivacyError, match="groups of 2 do not stop 2 colluders"):
+        cesar.Cesar(sparsifier=cesar.TopK(0.4), group_size=2, collusion=2)
+    method = cesar.Cesar(sparsifier=cesar.TopK(0.4), group_size=2).for_graph(graph)
+    receiver = 0
+    accomplice, victim = method.groups[receiver][0]
+    read = groups.attack(grouped_sums(graph, method, (receiver, accomplice), vectors), SIZE)
+    there = np.isfinite(read[victim])
+    assert there.mean() > 0.5
+    assert read[victim][there].astype(np.float32).tobytes() == vectors[victim][there].tobytes()
+
+
+def test_a_leak_that_planning_repairs_is_read_before_and_not_after():
+    graph = nx.random_regular_graph(6, 48, seed=0)
+    first = cesar.Cesar(sparsifier=cesar.FullSharing(), group_size=3).for_graph(graph)
+    coalition = next(one for one in coalitions(graph, 2) if exposed(first.groups, one))
+    vectors = models(48)
+    read = groups.attack(grouped_sums(graph, first, tuple(coalition), vectors), SIZE)
+    assert read.keys() == exposed(first.groups, coalition).keys()
+    for node, values in read.items():
+        np.testing.assert_allclose(values, vectors[node], atol=1e-6)
+    planned = cesar.Cesar(sparsifier=cesar.FullSharing(), group_size=3, collusion=2).for_graph(graph)
+    assert groups.attack(grouped_sums(graph, planned, tuple(coalition), vectors), SIZE) == {}

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cesar
-from cesar.audit import Exchange, audit, linear
+from cesar import linear
+from cesar.audit import Exchange, audit
 from cesar.audit.exchange import draw_patterns
 from cesar.audit.exposure import Finding
 from cesar.audit.report import sentence

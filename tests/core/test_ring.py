@@ -32,6 +32,23 @@ def as_vector(*values):
     return np.array(values, dtype=np.float32)
 
 
+WHOLE = np.array([1 << 40])
+"""One tensor, as long as need be."""
+
+
+def exponent_of(vector):
+    (exponent,) = ring.exponents_of(vector, np.array([len(vector)]))
+    return exponent
+
+
+def one_scale(width, scale):
+    return ring.Grid(width, WHOLE, np.array([scale]))
+
+
+def binary_grid(width, exponent, contributors):
+    return ring.binary_grid(width, WHOLE, [exponent], contributors)
+
+
 def signed(words, width):
     """The numbers between −2^(b−1) and 2^(b−1) that b-bit words stand for."""
     low = words.astype(np.int64) & ((1 << width) - 1)
@@ -42,7 +59,10 @@ def sealed(values, grid, dither=0, masks=None):
     """The words that a sender writes for a whole vector."""
     acc = np.zeros(len(values), dtype=np.uint32) if masks is None else masks
     out = np.empty(len(values), dtype=np.uint32)
-    count = ring.seal(acc, values, bits.ones(len(values)), grid.scale, np.uint64(dither), out)
+    everywhere = bits.ones(len(values))
+    count = ring.seal(
+        acc, values, everywhere, 0, grid.edges, grid.scales, np.uint64(dither), bool(dither % 2), out
+    )
     assert count == len(values)
     return out
 
@@ -52,7 +72,7 @@ def sealed(values, grid, dither=0, masks=None):
 
 @given(vectors)
 def test_exponent_is_the_smallest_that_holds_the_vector(vector):
-    exponent, largest = ring.exponent_of(vector), float(np.abs(vector).max())
+    exponent, largest = exponent_of(vector), float(np.abs(vector).max())
     assert ring.LOWEST_EXPONENT <= exponent <= 128
     assert largest <= math.ldexp(1.0, exponent)
     if exponent > ring.LOWEST_EXPONENT:
@@ -76,7 +96,7 @@ def test_exponent_is_the_smallest_that_holds_the_vector(vector):
     ],
 )
 def test_exponent_of(values, exponent):
-    assert ring.exponent_of(as_vector(*values)) == exponent
+    assert exponent_of(as_vector(*values)) == exponent
 
 
 @given(vectors, st.data(), st.sampled_from((np.nan, np.inf, -np.inf)))
@@ -86,7 +106,7 @@ def test_the_first_bad_value_is_named(vector, data, bad):
     with pytest.raises(
         DataError, match=f"{len(places)} value.*first at position {min(places)};.*nothing was sent"
     ):
-        ring.exponent_of(vector)
+        exponent_of(vector)
 
 
 # ── the grid ────────────────────────────────────────────────────────────────────────────────────────────
@@ -100,7 +120,7 @@ def test_headroom_counts_contributors(contributors):
 
 def test_resolution_is_finer_than_six_decimals_below_a_hundred():
     """What design section 4 promises for 32 bits and a degree of up to eight."""
-    assert 1 / ring.binary_grid(32, ring.exponent_of(as_vector(100.0)), 8).scale < 1e-6
+    assert 1 / binary_grid(32, exponent_of(as_vector(100.0)), 8).scales[0] < 1e-6
 
 
 @given(st.integers(0, 9), st.integers(-90, 128), st.integers(1, 300))
@@ -114,8 +134,8 @@ def test_decimals_are_refused_where_a_sum_could_wrap(decimals, exponent, contrib
 
 
 def test_six_decimals_hold_what_the_paper_needs():
-    grid = ring.decimal_grid(6)
-    assert (grid.bits, grid.scale, grid.stochastic) == (32, 1e6, False)
+    grid = ring.decimal_grid(6, 9)
+    assert (grid.bits, grid.scales[0], grid.stochastic) == (32, 1e6, False)
     ring.check_decimals(6, 8, 8)
     with pytest.raises(PrivacyError):
         ring.check_decimals(6, 9, 8)
@@ -127,8 +147,8 @@ def test_six_decimals_hold_what_the_paper_needs():
 @relaxed
 @given(st.one_of(vectors, spread()), st.integers(1, 64))
 def test_nearest_rounding_is_off_by_half_a_step_at_most(vector, contributors):
-    grid = ring.binary_grid(32, ring.exponent_of(vector), contributors)
-    exact = vector.astype(np.float64) * grid.scale
+    grid = binary_grid(32, exponent_of(vector), contributors)
+    exact = vector.astype(np.float64) * grid.scales[0]
     assert not grid.stochastic
     assert np.abs(signed(sealed(vector, grid), 32) - exact).max() <= 0.5
 
@@ -138,8 +158,8 @@ def test_nearest_rounding_is_off_by_half_a_step_at_most(vector, contributors):
     st.one_of(vectors, spread()), st.integers(1, 64), st.sampled_from((16, 20, 24)), st.integers(1, 2**64 - 1)
 )
 def test_stochastic_rounding_is_off_by_less_than_a_step(vector, contributors, width, dither):
-    grid = ring.binary_grid(width, ring.exponent_of(vector), contributors)
-    exact = vector.astype(np.float64) * grid.scale
+    grid = binary_grid(width, exponent_of(vector), contributors)
+    exact = vector.astype(np.float64) * grid.scales[0]
     assert grid.stochastic
     assert np.abs(signed(sealed(vector, grid, dither), width) - exact).max() < 1
 
@@ -147,7 +167,7 @@ def test_stochastic_rounding_is_off_by_less_than_a_step(vector, contributors, wi
 @relaxed
 @given(st.lists(st.integers(-(2**9), 2**9), min_size=1, max_size=50), st.integers(1, 2**64 - 1))
 def test_stochastic_rounding_leaves_whole_steps_alone(steps, dither):
-    grid = ring.Grid(bits=20, scale=2.0**6)
+    grid = one_scale(20, 2.0**6)
     vector = np.array(steps, dtype=np.float32) / 64
     assert signed(sealed(vector, grid, dither), 20).tolist() == steps
 
@@ -157,9 +177,9 @@ def test_stochastic_rounding_leaves_whole_steps_alone(steps, dither):
 def test_stochastic_rounding_is_unbiased(step, remainder):
     """The mean of n draws, each up with probability r: 5.5 standard errors are p < 4e-8."""
     draws, dither = 200_000, 0x1234567
-    grid = ring.Grid(bits=16, scale=2.0**10)
-    value = np.float32((step + remainder) / grid.scale)
-    remainder = float(value) * grid.scale - step  # as a float32 has it
+    grid = one_scale(16, 2.0**10)
+    value = np.float32((step + remainder) / grid.scales[0])
+    remainder = float(value) * grid.scales[0] - step  # as a float32 has it
     words = signed(sealed(np.full(draws, value), grid, dither), 16)
     assert set(words.tolist()) <= {step, step + 1}
     error = math.sqrt(remainder * (1 - remainder) / draws)
@@ -167,7 +187,7 @@ def test_stochastic_rounding_is_unbiased(step, remainder):
 
 
 def test_stochastic_rounding_draws_anew_for_each_position_and_seed():
-    grid, halves = ring.Grid(bits=16, scale=1.0), np.full(4096, 0.5, dtype=np.float32)
+    grid, halves = one_scale(16, 1.0), np.full(4096, 0.5, dtype=np.float32)
     first, second = sealed(halves, grid, 2**63 + 1), sealed(halves, grid, 2**63 + 12345)
     for words in (first, second, first ^ second, first[1:] ^ first[:-1]):
         assert abs(int(words.sum()) - len(words) / 2) < 5.5 * math.sqrt(len(words)) / 2
@@ -180,9 +200,11 @@ def average(own, contributions, grid, dithers):
     """What a receiver makes of unmasked contributions."""
     total, everywhere = np.full(len(own), 77, dtype=np.uint32), bits.ones(len(own))
     for k, (values, dither) in enumerate(zip(contributions, dithers, strict=True)):
-        ring.accumulate(total, everywhere, sealed(values, grid, dither), k == 0)
+        ring.accumulate(total, everywhere, sealed(values, grid, dither), grid.bits, k == 0)
     kept = np.array([everywhere] * len(contributions))
-    ring.average(own, total, kept, everywhere[:0], grid.bits, 1.0 / grid.scale)
+    voices = np.ones(len(contributions), dtype=np.uint32)
+    steps = 1.0 / grid.scales
+    ring.average(own, total, kept, voices, everywhere[:0], grid.bits, grid.edges, steps, 0)
     return total.view(np.float32)
 
 
@@ -192,7 +214,7 @@ def test_the_largest_sums_never_wrap(width, exponent):
     """All senders at ±2^E, up to a degree of 64: the mean is that same value, exactly."""
     worst = np.ldexp(as_vector(1, -1), exponent)
     for degree in range(1, 65):
-        grid = ring.binary_grid(width, exponent, degree)
+        grid = binary_grid(width, exponent, degree)
         dithers = [2 * k + 1 if grid.stochastic else 0 for k in range(degree)]
         assert np.array_equal(average(worst, [worst] * degree, grid, dithers), worst), degree
 
@@ -202,11 +224,11 @@ def test_the_largest_sums_never_wrap(width, exponent):
 def test_a_mean_is_right_to_the_resolution(data, degree, width, exponent):
     chance = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     models = np.ldexp(chance.uniform(-1, 1, (degree + 1, 20)), exponent).astype(np.float32)
-    grid = ring.binary_grid(width, exponent, degree)
+    grid = binary_grid(width, exponent, degree)
     dithers = chance.integers(1, 2**63, degree) if grid.stochastic else [0] * degree
     exact = models.astype(np.float64).mean(axis=0)
     slack = 1.0 if grid.stochastic else 0.5
-    allowed = degree / (degree + 1) * slack / grid.scale + 2.0 ** (exponent - 23)
+    allowed = degree / (degree + 1) * slack / grid.scales[0] + 2.0 ** (exponent - 23)
     assert np.abs(average(models[0], models[1:], grid, dithers) - exact).max() <= allowed
 
 
@@ -234,12 +256,13 @@ def test_a_mean_is_over_those_who_sent_what_is_not_spoiled(first, seed):
     total = np.full(size, 77, dtype=np.uint32)
     for k, (flags, words) in enumerate(zip(kept, rows, strict=True)):
         values = np.full(flags.sum(), 2**32 - 5, dtype=np.uint32)
-        assert ring.accumulate(total, words, values, k == 0) == flags.sum()
+        assert ring.accumulate(total, words, values, 32, k == 0) == flags.sum()
     voices = kept.sum(axis=0)
     assert np.array_equal(total, -5 * voices % 2**32)
     spoiled = chance.random(size) < chance.choice([0, 0.5])
     own = chance.normal(size=size).astype(np.float32)
-    ring.average(own, total, rows, bits.from_bools(spoiled) if spoiled.any() else rows[0, :0], 32, 1.0)
+    gone = bits.from_bools(spoiled) if spoiled.any() else rows[0, :0]
+    ring.average(own, total, rows, np.ones(5, dtype=np.uint32), gone, 32, WHOLE, np.ones(1), 0)
     summed = (voices > 0) & ~spoiled
     out = total.view(np.float32)
     assert np.array_equal(out[~summed], own[~summed]), "what nobody contributed to stays bit for bit"
@@ -269,3 +292,36 @@ def test_unpack_undoes_pack_wherever_the_bytes_lie(words, width, offset):
     ring.pack(words, width, out[offset:])
     back = ring.unpack(out[offset:], width, len(words))
     assert np.array_equal(back, words & np.uint32((1 << width) - 1))
+
+
+# ── a scale for each tensor ─────────────────────────────────────────────────────────────────────────────
+
+
+@relaxed
+@given(st.lists(st.integers(0, 130), min_size=1, max_size=6), widths, st.integers(0, 2**32))
+def test_each_tensor_has_the_resolution_of_its_own_size(sizes, width, seed):
+    """Through all kernels: the error of a mean is a step of its own tensor's grid, however large the others are."""
+    chance, edges = np.random.default_rng(seed), np.cumsum(sizes, dtype=np.int64)
+    tensor = np.repeat(np.arange(len(sizes)), sizes)
+    magnitudes = chance.integers(-30, 30, len(sizes))
+    models = (np.ldexp(1.0, magnitudes)[tensor] * chance.uniform(-1, 1, (4, len(tensor)))).astype(np.float32)
+    flags = chance.random(len(tensor)) < 0.7
+    kept = bits.from_bools(flags)
+    scale = ring.largest_exponents([ring.exponents_of(model, edges) for model in models], ())
+    assert all(ring.fits(ring.exponents_of(model, edges), scale) for model in models)
+    grid = ring.binary_grid(width, edges, scale, 3)
+    total = np.empty(len(tensor), dtype=np.uint32)
+    total[:] = 0
+    for model in models[1:]:
+        words = np.zeros(flags.sum(), dtype=np.uint32)
+        dither = np.uint64(seed | 1 if width < 32 else 0)
+        ring.seal(words, model, kept, 0, grid.edges, grid.scales, dither, True, words)
+        ring.accumulate(total, kept, words, width, False)
+    voices = np.array([3], dtype=np.uint32)
+    for everybody in (0, 6):
+        got, exact = total.copy(), models.astype(np.float64)
+        ring.average(models[0], got, kept[None], voices, kept[:0], width, edges, 1.0 / grid.scales, everybody)
+        expected = exact.mean(axis=0) if not everybody else (3 * exact[0] + exact[1:].sum(axis=0)) / 6
+        expected = np.where(flags, expected, exact[0])
+        slack = 3.0 / grid.scales[tensor] + np.abs(exact).max(axis=0, initial=0) * 2.0**-22
+        assert (np.abs(got.view(np.float32) - expected) <= slack).all()

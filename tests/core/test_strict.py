@@ -97,10 +97,10 @@ def test_a_graph_on_which_nothing_could_be_shared_is_refused():
 def test_no_frame_leaves_an_engine_whose_s_is_open():
     from cesar.node import Node  # noqa: PLC0415
     from cesar.topology import neighbourhoods  # noqa: PLC0415
-    from support.harness import DEADLINES, SESSIONS, secret_of  # noqa: PLC0415
+    from support.harness import DEADLINES, SESSIONS, FakeKeys  # noqa: PLC0415
 
     method = cesar.Cesar(sparsifier=cesar.TopK(1.0), collusion=2)
-    node = Node(0, method, 4, session=SESSIONS[0], secrets=lambda j: secret_of(SESSIONS[0], 0, j))
+    node = Node(0, method, 4, session=SESSIONS[0], keys=FakeKeys(SESSIONS[0], 0))
     hood = neighbourhoods(nx.complete_graph(5))[0]
     with pytest.raises(ConfigError, match="for_graph"):
         node.begin_round(0, hood, np.ones(4, dtype=np.float32), entropy=bytes, deadlines=DEADLINES)

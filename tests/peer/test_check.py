@@ -9,25 +9,29 @@ import socket
 import networkx as nx
 import numpy as np
 import pytest
-from support.localnet import make
 
 from cesar.errors import ConfigError
 from cesar.peer import check, state
 from cesar.peer.check import Check, members_of, vector_of
-from cesar.peer.runtime import AsyncPeer, Neighbour
+from cesar.peer.liveness import Neighbour
+from cesar.peer.runtime import AsyncPeer
+from support.localnet import make
+from support.waiting import until
 
 SESSION = bytes(16)
 
 
-def run_checks(net, *nodes, wait=20.0, apart=0.0):
-    """Checks of several peers, each started a while after the one before; findings by node."""
+def run_checks(net, *nodes, wait=20.0, in_turn=False):
+    """Checks of several peers; `in_turn`, each begins when the one before has opened its port. Findings by node."""
+    checks = [Check(net / f"peer-{node}", wait) for node in nodes]
 
-    async def one(place, node):
-        await asyncio.sleep(place * apart)
-        return await Check(net / f"peer-{node}", wait).run()
+    async def one(place):
+        if in_turn and place > 0:
+            await until(lambda: "port" in texts(checks[place - 1].findings))
+        return await checks[place].run()
 
     async def all_of_them():
-        return await asyncio.gather(*(one(place, node) for place, node in enumerate(nodes)))
+        return await asyncio.gather(*map(one, range(len(nodes))))
 
     return dict(zip(nodes, asyncio.run(all_of_them()), strict=True))
 
@@ -46,7 +50,7 @@ def texts(findings):
 
 def test_peers_that_come_at_different_moments_verify_one_another(tmp_path):
     net, _ = make(tmp_path / "net", nx.cycle_graph(5))
-    for node, findings in run_checks(net, 0, 1, 2, 3, 4, apart=0.4).items():
+    for node, findings in run_checks(net, 0, 1, 2, 3, 4, in_turn=True).items():
         near = ", ".join(map(str, sorted(((node + 1) % 5, (node - 1) % 5))))
         assert all(finding.ok for finding in findings), findings
         assert f"average with node(s) {near} is exactly" in texts(findings)["secure round"]
@@ -197,14 +201,21 @@ def test_an_average_tells_who_is_in_it(used):
         members_of(SESSION, 1, (3, 5, 9), mean)
 
 
-def test_a_clock_that_is_off(tmp_path):
-    for seconds, ok in ((-3.0, True), (40.0, None), (-400.0, False)):
-        preflight = Check(tmp_path, 0.0)
-        preflight._met = {1: Neighbour(clock=1.0), 2: Neighbour(clock=seconds)}
-        preflight._clock()
-        (finding,) = preflight.findings
-        assert finding.ok is ok
-        assert ok or "node 2" in finding.text
+@pytest.mark.parametrize(
+    ("seconds", "ok", "words"),
+    [
+        (-3.0, True, "within seconds"),
+        (40.0, None, "node 2 is 40 s ahead of"),
+        (-400.0, False, "node 2 is 400 s behind"),
+    ],
+)
+def test_a_clock_that_is_off(tmp_path, seconds, ok, words):
+    preflight = Check(tmp_path, 0.0)
+    preflight._met = {1: Neighbour(clock=1.0), 2: Neighbour(clock=seconds)}
+    preflight._clock()
+    (finding,) = preflight.findings
+    assert finding.ok is ok
+    assert words in finding.text
 
 
 @pytest.fixture(autouse=True)

@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -24,15 +25,14 @@ import pytest
 from sklearn.datasets import load_digits
 
 import cesar
-from support import replay
-from support import worker
-from cesar.peer.network import Network
+from cesar.peer.folder import Network
+from support import replay, worker
 from support.lan import Switchboard, make_network, no_namespaces
+from support.waiting import wait_until
 
 PEERS, ALPHA, MASKS = 16, 0.6, 1
 METHOD = f'name = "cesar"\nsparsifier = "random"\nalpha = {ALPHA}\nmasks = {MASKS}'
-ROUNDS, HANG = "floor = 1.0\nceiling = 5.0", 6.0
-"""Whoever is stopped is stopped for longer than any deadline."""
+ROUNDS = "floor = 1.0\nceiling = 5.0"
 
 MARGIN = 4.0
 """Seconds that a busy machine may add to a deadline."""
@@ -96,17 +96,24 @@ class Fleet:
         self.processes[node].join()
         self.kills += 1
 
-    def freeze(self, node: int, seconds: float) -> None:
-        """SIGSTOP for so long, if it is still there."""
+    def freeze(self, node: int) -> None:
+        """SIGSTOP, if it is still there, until its neighbours have waited for it in vain and go on without it."""
         if not self.processes[node].is_alive():
             return
+        near = [i for i in self.network.roster.graph[node] if self.processes[i].is_alive()]
         begin = time.monotonic()
         os.kill(self.processes[node].pid, signal.SIGSTOP)
         try:
-            time.sleep(seconds)
+            wait_until(lambda: all(self.without(i, node, begin) >= 2 for i in near), 60, self.tails)
         finally:
             os.kill(self.processes[node].pid, signal.SIGCONT)
             self.stopped.append((node, begin, time.monotonic()))
+
+    def without(self, i: int, node: int, since: float) -> int:
+        """How many rounds of node i have ended since then without a share of the other node."""
+        return sum(
+            note["end"] > since and node not in note["report"]["contributors"] for note in self.notes(i)
+        )
 
     def round(self) -> int:
         """How far the foremost are."""
@@ -131,10 +138,9 @@ class Fleet:
 
     def until(self, round_: int, seconds: float) -> None:
         """Wait for a round to be over somewhere."""
-        end = time.monotonic() + seconds
-        while self.round() < round_:
-            assert time.monotonic() < end, f"round {round_} was not reached: {self.tails()}"
-            time.sleep(0.1)
+        wait_until(
+            lambda: self.round() >= round_, seconds, lambda: f"round {round_} was not reached: {self.tails()}"
+        )
 
     def finish(self, seconds: float) -> None:
         """Everybody's training goes on for a few rounds, and ends by itself after the last one."""
@@ -217,10 +223,12 @@ class Fleet:
 
     def until_back(self, gone: list[tuple[int, int]], seconds: float) -> None:
         """Everybody takes part again who was away since some round."""
-        end = time.monotonic() + seconds
-        while absent := [(node, since) for node, since in gone if not self.back(node, since)]:
-            assert time.monotonic() < end, f"never came back: {absent}\n{self.tails([absent[0][0]])}"
-            time.sleep(1)
+        for node, since in gone:
+            wait_until(
+                partial(self.back, node, since),
+                seconds,
+                lambda node=node: f"node {node} never came back\n{self.tails([node])}",
+            )
 
     def check_seeds(self) -> None:
         """No seed of a mask was ever used twice."""
@@ -283,7 +291,7 @@ def test_kill_and_stop(tmp_path):
         fleet.until(killed + 3, 30)
         fleet.start(3)
         fleet.until(fleet.round() + 3, 30)
-        fleet.freeze(7, HANG)
+        fleet.freeze(7)
         fleet.until_back([(3, killed), (7, fleet.round() + 1)], 60)
         fleet.finish(60)
     longest = fleet.longest()
@@ -331,10 +339,7 @@ def test_partition(tmp_path):
             fleet.until(cut + 8, 60)
             board.heal()
             healed = fleet.round()
-            end = time.monotonic() + 60
-            while not across(fleet, left, healed + 1, 10**6):
-                assert time.monotonic() < end, fleet.tails()
-                time.sleep(0.2)
+            wait_until(lambda: across(fleet, left, healed + 1, 10**6), 60, fleet.tails)
     assert across(fleet, left, 0, cut)
     assert not across(fleet, left, cut + 3, healed)
     for side in (left, right):
@@ -379,7 +384,7 @@ def test_soak(tmp_path):
                 gone.append((victim, fleet.round() + 1))
             if draw.random() < 0.1:
                 victim = draw.choice([node for node in present if node not in away])
-                fleet.freeze(victim, HANG)
+                fleet.freeze(victim)
                 gone.append((victim, fleet.round() + 1))
             if board and fleet.taken() > 150 * (1 + len(cuts)):
                 board.cut()

@@ -14,23 +14,18 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from cesar import files
 from cesar.errors import ConfigError
-from cesar.peer.identity import (
+from cesar.peer.authority import Authority
+from cesar.peer.claims import Claim, Request, check_address, check_name, check_network
+from cesar.peer.identity import Identity, make_keys
+from cesar.peer.keyfiles import (
     AGREEMENT_KEY,
     CA_CERTIFICATE,
     CERTIFICATE,
     TLS_KEY,
-    Authority,
-    Claim,
-    Identity,
-    Request,
-    check_address,
-    check_name,
-    check_network,
-    make_keys,
     read_public,
     write_private,
-    write_public,
 )
 
 NOW = datetime.now(UTC).replace(microsecond=0)
@@ -43,8 +38,8 @@ def authority():
 
 def make_peer(folder, authority, node=3, days=365):
     request = Request(csr=make_keys(folder, authority.network, node))
-    write_public(folder / CERTIFICATE, authority.issue(request, now=NOW, days=days))
-    write_public(folder / CA_CERTIFICATE, authority.certificate)
+    files.write(folder / CERTIFICATE, authority.issue(request, now=NOW, days=days))
+    files.write(folder / CA_CERTIFICATE, authority.certificate)
     return folder
 
 
@@ -285,20 +280,6 @@ def test_addresses():
             check_address(bad)
 
 
-def test_files_are_there_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
-    path = tmp_path / "roster.json"
-    write_public(path, b"one")
-
-    def fail(handle):
-        raise OSError("the disk is full")
-
-    monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(OSError, match="full"):
-        write_public(path, b"two")
-    assert [p.name for p in tmp_path.iterdir()] == ["roster.json"]
-    assert path.read_bytes() == b"one"
-
-
 def test_reading_is_bounded(tmp_path):
     (tmp_path / "big").write_bytes(b"x" * 101)
     assert len(read_public(tmp_path / "big", 101)) == 101
@@ -308,7 +289,7 @@ def test_reading_is_bounded(tmp_path):
 
 def test_it_needs_neither_torch_nor_grpc_nor_pydantic():
     program = (
-        "import sys; import cesar.peer.network, cesar.cli; "
+        "import sys; import cesar.peer.folder, cesar.cli; "
         "print(sorted({'torch', 'grpc', 'pydantic'} & sys.modules.keys()))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import networkx as nx
 import numpy as np
 import pytest
 
 from cesar.peer.pace import Pace
 from cesar.peer.peer import on_loop
-from support.lan import make_network, one_round, running
+from support.lan import make_network, one_round, running, slow_down
 
 
 def test_one_long_round_does_not_move_the_limit_and_many_do():
@@ -29,6 +27,34 @@ def test_one_long_round_does_not_move_the_limit_and_many_do():
     assert pace.limit == 1.0
 
 
+def test_a_round_is_measured_until_the_last_frame():
+    """Local training counts, and so does the wait for those who come; not the wait for nobody."""
+    pace = Pace(0.0, 60.0)
+    pace.start(10.0)
+    deadlines = pace.begin(11.0)
+    assert (deadlines.announce, deadlines.relay, deadlines.share) == (47.0, 59.0, 71.0)
+    pace.heard(12.0)
+    pace.heard(11.5)  # taken in later, but it had come before
+    pace.end(13.0, alone=False)
+    assert pace.limit == 4 * 2.0
+    pace.begin(14.0)
+    pace.end(20.0, alone=True)
+    assert pace.limit == 4 * 2.0, "nobody was there to measure"
+
+
+def test_a_round_in_which_somebody_is_late_counts_as_a_whole():
+    pace = Pace(0.0, 60.0)
+    pace.start(10.0)
+    pace.begin(11.0)
+    pace.heard(12.0)
+    pace.late()
+    pace.end(15.0, alone=True)
+    assert pace.limit == 4 * 5.0
+    pace.begin(16.0)
+    pace.end(17.0, alone=False)
+    assert pace.limit == 4 * (5.0 + 1.0) / 2, "the next round is not late"
+
+
 @pytest.mark.slow  # a tenth of a second is short on a busy machine
 def test_peers_find_one_another_again_when_the_network_becomes_slow(tmp_path):
     """Frames take longer than the deadline that was right so far. Lonely rounds would be short, and keep it so."""
@@ -40,13 +66,7 @@ def test_peers_find_one_another_again_when_the_network_becomes_slow(tmp_path):
             for _ in range(16):
                 await one_round(peers, models)
             for peer in peers:
-                quick = peer.frame
-
-                async def slow(node, payload, quick=quick):
-                    await asyncio.sleep(0.2)
-                    await quick(node, payload)
-
-                peer.frame = slow
+                slow_down(peer, 0.2)
             # A median of 15 moves after 8 late rounds, by a factor of four, and three phases need two such moves.
             seen = [len(report.contributors) for _ in range(24) for report in await one_round(peers, models)]
             assert min(seen) == 0

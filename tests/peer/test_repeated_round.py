@@ -11,8 +11,8 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from support import replay
 from cesar.peer.peer import on_loop
+from support import replay
 from support.lan import make_network, one_round, running
 
 SIZE, PEERS = 20_000, 4

@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 
 from cesar.errors import ConfigError
 from cesar.peer import roster as roster_module
-from cesar.peer.identity import Authority, Request, make_keys
+from cesar.peer.authority import Authority
+from cesar.peer.claims import Request
+from cesar.peer.identity import make_keys
 from cesar.peer.roster import Member, Roster
 from cesar.topology import neighbourhoods
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from functools import partial
 
 import networkx as nx
 import numpy as np
@@ -12,8 +11,8 @@ import pytest
 import cesar
 from cesar.crypto.keys import PairSecret
 from cesar.node import Node
-from cesar.sim.network import Network
-from support.harness import Case, secret_of
+from cesar.sim.wires import Wires
+from support.harness import Case, FakeKeys, secret_of
 
 
 def wrong_secret(session: bytes, i: int, j: int) -> PairSecret:
@@ -31,12 +30,12 @@ def test_masks_of_different_secrets_spoil_nothing_but_their_positions(ring_bits,
     vectors = np.random.default_rng(5).uniform(-1, 1, (5, size)).astype(np.float32)
     case = Case(graph=nx.complete_graph(5), method=method, vectors=vectors)
     nodes = {
-        i: Node(i, method, size, session=case.session, secrets=partial(wrong_secret, case.session, i))
+        i: Node(i, method, size, session=case.session, keys=FakeKeys(case.session, i, wrong_secret))
         for i in range(5)
     }
     for node in nodes.values():
         case.begin(node)
-    outcomes = Network(nodes).run()
+    outcomes = Wires(nodes).run()
     chosen = case.selected(nodes)
     for receiver, outcome in outcomes.items():
         own = vectors[receiver]

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 import cesar
-from support import oracle
 from cesar.errors import Reason
 from cesar.seeds import SeedTree
-from cesar.sim.network import Network
+from cesar.sim.wires import Wires
+from support import oracle
 from support.harness import (
     Case,
     Marked,
@@ -25,6 +25,7 @@ from support.harness import (
     carry,
     random_case,
     random_graph,
+    random_grouped,
     random_method,
     random_vectors,
     refused,
@@ -150,13 +151,13 @@ def test_many_neighbours(degree):
 # ── losses, crashes, any order ──────────────────────────────────────────────────────────────────────────
 
 
-def check_losses(chunk, cases):
+def check_losses(chunk, cases, *, grouped=False):
     """Two deliveries, at once and shuffled, give the oracle's result, bit for bit the same and for the
     same bytes.
     """
     for index in range(cases):
         rng = generator(chunk, index)
-        case = random_case(rng)
+        case = random_case(rng, grouped=grouped)
         nodes, others = case.nodes(), case.nodes()
         expected = case.expected(case.selected(nodes))
         outcomes = carry(case, nodes)
@@ -170,10 +171,10 @@ def check_losses(chunk, cases):
             assert (node.ledger.shares, node.ledger.parameters) == (len(sent), sum(sent)), (chunk, index)
 
 
-def check_skewed_clocks(chunk, cases):
+def check_skewed_clocks(chunk, cases, *, grouped=False):
     for index in range(cases):
         rng = generator(chunk, index, 1)
-        case = random_case(rng)
+        case = random_case(rng, grouped=grouped)
         nodes = case.nodes()
         network = SkewedClocks(case, nodes, rng)
         outcomes = network.run()
@@ -181,26 +182,33 @@ def check_skewed_clocks(chunk, cases):
         assert_as_expected(outcomes, expected, case, (chunk, index))
 
 
+BOTH = pytest.mark.parametrize("grouped", [False, True], ids=["single", "groups"])
+
+
+@BOTH
 @pytest.mark.parametrize("chunk", CHUNKS)
-def test_losses_and_order(chunk):
-    check_losses(chunk, 250)
+def test_losses_and_order(chunk, grouped):
+    check_losses(chunk, 200, grouped=grouped)
 
 
+@BOTH
 @pytest.mark.parametrize("chunk", CHUNKS)
-def test_clocks_that_disagree(chunk):
-    check_skewed_clocks(chunk, 150)
+def test_clocks_that_disagree(chunk, grouped):
+    check_skewed_clocks(chunk, 100, grouped=grouped)
 
 
+@BOTH
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", SLOW_CHUNKS)
-def test_losses_and_order_at_length(chunk):
-    check_losses(chunk, 1250)
+def test_losses_and_order_at_length(chunk, grouped):
+    check_losses(chunk, 1250, grouped=grouped)
 
 
+@BOTH
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", SLOW_CHUNKS)
-def test_clocks_that_disagree_at_length(chunk):
-    check_skewed_clocks(chunk, 750)
+def test_clocks_that_disagree_at_length(chunk, grouped):
+    check_skewed_clocks(chunk, 750, grouped=grouped)
 
 
 def halves(graph, crashes, seed):
@@ -371,8 +379,8 @@ def test_a_share_of_a_second_attempt_is_refused_by_those_who_hold_the_first_anno
     assert not any(refused(nodes[i], 3, first.frame.payload) for i in first.recipients)
     again = replace(case, vectors=case.vectors / 2, reference=1 - case.reference)
     again.begin(nodes[3], attempt=1)
-    network = Network(nodes)
-    outcomes = network.run()
+    wires = Wires(nodes)
+    outcomes = wires.run()
     got = np.stack([outcomes[i].vector for i in range(4)])
     expected = [
         # As if 3 had crashed after coordination: what its first announcement selected is lost.
@@ -383,7 +391,7 @@ def test_a_share_of_a_second_attempt_is_refused_by_those_who_hold_the_first_anno
         [(4 + 7) / 4, (4 + 7) / 4, (4 + 3) / 3, (4 + 6) / 3],
     ]
     np.testing.assert_allclose(got, expected, rtol=1e-6)
-    assert [error.reason for error in network.rejected] == 3 * [Reason.STALE_ATTEMPT]
+    assert [error.reason for error in wires.rejected] == 3 * [Reason.STALE_ATTEMPT]
 
 
 def test_peers_who_hold_different_announcements_of_a_node_never_average_noise():
@@ -395,7 +403,7 @@ def test_peers_who_hold_different_announcements_of_a_node_never_average_noise():
     second = replace(case, reference=case.reference.copy())
     second.reference[0] = [0, 0, 0, 1]
     second.begin(nodes[0], attempt=1)
-    got = Network(nodes).run()[3].vector
+    got = Wires(nodes).run()[3].vector
     # Whatever is dropped: at parameter 2 only 1 and 2 have selected, everywhere else the own value stays.
     assert got[2] in (8, np.float32(14 / 3))
     assert (got[[0, 1, 3]] == 8).all()
@@ -414,7 +422,7 @@ def test_the_scale_of_an_earlier_attempt_is_not_used():
         replace(case, vectors=case.vectors / 8).begin(node, attempt=1)
     for out in stale:
         refused(nodes[out.recipients[0]], 3, out.frame.payload)
-    assert Network(nodes).run()[3].vector.tolist() == [1]
+    assert Wires(nodes).run()[3].vector.tolist() == [1]
 
 
 class Restarts(SkewedClocks):
@@ -437,22 +445,25 @@ class Restarts(SkewedClocks):
         return super().step()
 
 
-def is_a_mean(value, own, candidates, s, slack):
-    """(d,): whether each value is the own one, or its mean with one attempt each of more than s neighbours."""
+def is_a_mean(value, own, candidates, allowed, slack, weights):
+    """(d,): whether each value is the own one, or its mean with one attempt each of neighbours that may be together."""
     fine = value == own
-    for choice in product(*candidates):
-        used = [values for values in choice if values is not None]
-        if len(used) > s:
-            fine |= np.abs(value - np.mean([own, *used], axis=0)) <= slack
+    for choice in product(*candidates.values()):
+        used = dict(filter(lambda item: item[1] is not None, zip(candidates, choice, strict=True)))
+        if allowed(set(used)):
+            others = np.sum(list(used.values()), axis=0)
+            fine |= np.abs(value - oracle.mean(own, others, len(used), len(candidates), weights)) <= slack
     return fine
 
 
-def two_attempts(rng):
+def two_attempts(rng, grouped):
     """Two versions of a small case; small sets often have the same size without being the same."""
     graph, method = random_graph(rng, 5, 5), random_method(rng)
     while isinstance(method, cesar.DPSGD):
         method = random_method(rng)
-    seed, shape = int(rng.integers(1 << 31)), (5, int(rng.integers(8, 17)))
+    if grouped:
+        graph, method = nx.random_regular_graph(4, 6, int(rng.integers(1 << 31))), random_grouped(rng, 2)
+    seed, shape = int(rng.integers(1 << 31)), (len(graph), int(rng.integers(8, 17)))
     for scale in (1, 2.0 ** -rng.integers(5)):
         yield Case(
             graph=graph,
@@ -464,28 +475,38 @@ def two_attempts(rng):
         )
 
 
-def check_restarts(chunk, cases):
+def may_be_together(case, r):
+    """Whose values may be in one mean at r: whole groups, or more than s neighbours."""
+    if case.method.group_size is None:
+        return lambda used: len(used) > getattr(case.method, "masking_requirement", 1)
+    groups = [set(group) for group in case.settled.groups[r]]
+    return lambda used: used and all(group <= used or not group & used for group in groups)
+
+
+def check_restarts(chunk, cases, grouped):
     """No oracle says who will be averaged here; that nothing but whole values is averaged must hold."""
     for index in range(cases):
         rng = generator(chunk, index, 3)
-        first, second = two_attempts(rng)
+        first, second = two_attempts(rng, grouped)
         network = Restarts((first, second), first.nodes(), rng)
         slack = tolerance(first.method, first.graph, first.vectors) + 1e-6
         for r, out in enumerate(network.run()):
             own = (first, second)[network.latest[r]].vectors[r].astype(np.float64)
-            candidates = [(None, first.vectors[j], second.vectors[j]) for j in sorted(first.graph[r])]
+            candidates = {j: (None, first.vectors[j], second.vectors[j]) for j in sorted(first.graph[r])}
             fine = is_a_mean(
-                out.vector, own, candidates, getattr(first.method, "masking_requirement", 1), slack[r]
+                out.vector, own, candidates, may_be_together(first, r), slack[r], first.method.weights
             )
             assert fine.all(), (chunk, index, r, first, out.vector, network.latest)
 
 
+@BOTH
 @pytest.mark.parametrize("chunk", CHUNKS)
-def test_restarts_never_average_noise(chunk):
-    check_restarts(chunk, 60)
+def test_restarts_never_average_noise(chunk, grouped):
+    check_restarts(chunk, 30, grouped)
 
 
+@BOTH
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", SLOW_CHUNKS)
-def test_restarts_never_average_noise_at_length(chunk):
-    check_restarts(chunk, 300)
+def test_restarts_never_average_noise_at_length(chunk, grouped):
+    check_restarts(chunk, 300, grouped)

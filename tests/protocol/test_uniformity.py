@@ -22,10 +22,11 @@ from cesar.methods import Cesar, SecureAggregation
 from cesar.node import Node
 from cesar.protocol import Deadlines
 from cesar.seeds import SeedTree
-from cesar.sim.network import Network
+from cesar.sim.wires import Wires
 from cesar.sparsify import RandomSubsampling
 from cesar.topology import neighbourhoods
 from cesar.wire import Kind, Share, read_header
+from support.harness import FakeKeys
 
 CHANCE = 1e-6
 Z = NormalDist().inv_cdf(1 - CHANCE / 2)
@@ -124,8 +125,8 @@ def captured(method, models, *, round_=0, attempt=0, graph=GRAPH):
     """(sender, receiver) → the words of that share, as they were on the wire."""
     hoods, nodes, words = neighbourhoods(graph), {}, {}
     for i in graph:
-        secrets = [secret_of(i, j) if i != j else None for j in graph]
-        nodes[i] = Node(i, method, models.shape[1], session=SESSION, secrets=secrets.__getitem__)
+        keys = FakeKeys(SESSION, i, lambda _, i, j: secret_of(i, j))
+        nodes[i] = Node(i, method, models.shape[1], session=SESSION, keys=keys)
         nodes[i].begin_round(
             round_,
             hoods[i],
@@ -141,9 +142,9 @@ def captured(method, models, *, round_=0, attempt=0, graph=GRAPH):
             words[sender, recipient] = ring.unpack(share.values, method.ring_bits, frame.parameters).copy()
         return True
 
-    network = Network(nodes, arrives=arrives)
-    network.run()
-    assert not network.rejected
+    wires = Wires(nodes, arrives=arrives)
+    wires.run()
+    assert not wires.rejected
     assert len(words) == 2 * graph.number_of_edges()
     return words
 
@@ -230,10 +231,12 @@ def test_a_whole_group_is_not_uniform_at_all(width):
 
 def unmasked(values, width):
     """What would travel if there were no masks."""
-    grid = ring.binary_grid(width, ring.exponent_of(values), 3)
+    edges = np.array([len(values)])
+    grid = ring.binary_grid(width, edges, ring.exponents_of(values, edges), 3)
     out = np.empty(len(values), dtype=np.uint32)
     dither = np.uint64(12345 if grid.stochastic else 0)
-    ring.seal(np.zeros(len(values), dtype=np.uint32), values, bits.ones(len(values)), grid.scale, dither, out)
+    masks, everywhere = np.zeros(len(values), dtype=np.uint32), bits.ones(len(values))
+    ring.seal(masks, values, everywhere, 0, grid.edges, grid.scales, dither, False, out)
     return out & np.uint32((1 << width) - 1)
 
 

@@ -77,11 +77,11 @@ def test_frames_that_fill_the_room_leave_in_several_goes(tmp_path, monkeypatch):
     """The actors import the limit themselves, so it is set where they do."""
 
     class Narrow(cluster.HostActor):
-        def begin(self):
-            from cesar.sim import network  # noqa: PLC0415
+        def advance(self):
+            from cesar.sim import wires  # noqa: PLC0415
 
-            network.LEAVING_BYTES = 5000
-            super().begin()
+            wires.LEAVING_BYTES = 5000
+            return super().advance()
 
     monkeypatch.setattr(cluster, "HostActor", Narrow)
     with connect(hosts=2) as hire:
@@ -132,9 +132,10 @@ def test_a_loss_does_not_change_the_result(tmp_path, kind, losses):
 
 def test_a_recording_survives_the_loss_of_an_actor(tmp_path):
     class Late(RayCrew):
+        @property
         def contributions(self):
             ray.kill(self._actors[1])
-            return super().contributions()
+            return super().contributions
 
     both(tmp_path, {**TABLES, "rounds": 2, "recording": {"every": 1}}, lambda *given: Late(*given, hosts=2))
 

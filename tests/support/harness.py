@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 import math
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache, cached_property
 from typing import ClassVar
 
 import networkx as nx
@@ -14,21 +16,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 import cesar
-from support import oracle
 from cesar.crypto.keys import Attempt, PairSecret
 from cesar.indices import IndexSet
 from cesar.node import Node, sparsifier_of
 from cesar.protocol import AggregateReady, Deadlines, FrameRejected
 from cesar.seeds import SeedTree
-from cesar.sim.network import Network
+from cesar.sim.wires import Wires
 from cesar.topology import neighbourhoods
 from cesar.wire import Frame, Kind
+from support import oracle
 
 DEADLINES = Deadlines(announce=1.0, relay=2.0, share=3.0)
+NETWORK = b"a network"
 SESSIONS = tuple(hashlib.sha256(bytes([k])).digest()[:16] for k in range(4))
 NAMES = {
     Kind.ANNOUNCE: "announce",
     Kind.RELAY: "relay",
+    Kind.GROUP_TERMS: "relay",
     Kind.SHARE: "share",
     Kind.PLAIN_SHARE: "share",
 }
@@ -57,6 +61,22 @@ def secret_of(session: bytes, i: int, j: int) -> PairSecret:
     return pair_secret(session, min(i, j), max(i, j))
 
 
+class FakeKeys:
+    """A keyring without the agreement: the secrets of `secret_of`, changed if an ephemeral key was exchanged."""
+
+    def __init__(self, session: bytes, node: int, secret=secret_of) -> None:
+        self.session, self.node, self._secret = session, node, secret
+
+    def public(self, round_: int) -> bytes:
+        return hashlib.sha256(b"public" + self.node.to_bytes(4, "little")).digest()
+
+    def secret(self, peer: int, public: bytes) -> PairSecret:
+        found = self._secret(self.session, self.node, peer)
+        if public == FakeKeys(self.session, peer).public(0):
+            return found
+        return PairSecret(hashlib.sha512(found.key + public).digest())
+
+
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """One round: who takes part, with what, and which frames get lost."""
@@ -69,6 +89,7 @@ class Case:
     round_: int = 0
     seed: int = 0
     lost: oracle.Frames = frozenset()
+    tensors: tuple[int, ...] | None = None
 
     def nodes(self) -> dict[int, Node]:
         """Nodes that have begun the round."""
@@ -78,15 +99,21 @@ class Case:
         return nodes
 
     def node(self, i: int) -> Node:
-        secrets = partial(secret_of, self.session, i)
         return Node(
             i,
-            self.method,
+            self.settled,
             self.vectors.shape[1],
             session=self.session,
-            secrets=secrets,
+            keys=FakeKeys(self.session, i),
             first_round=self.round_,
+            tensors=self.tensors,
         )
+
+    @cached_property
+    def settled(self) -> cesar.Method:
+        """The method, with groups if it has any; other methods are taken on any graph, whatever they need."""
+        grouped = getattr(self.method, "group_size", None) is not None
+        return self.method.for_graph(self.graph, network=NETWORK) if grouped else self.method
 
     def begin(self, node: Node, attempt: int = 0) -> None:
         node.begin_round(
@@ -102,15 +129,22 @@ class Case:
         return (NAMES[frame.kind], sender, recipient) not in self.lost
 
     def selected(self, nodes: Mapping[int, Node]) -> NDArray[np.bool_]:
-        """Row i: what node i selected; with coordinated subsampling what all select towards node i."""
+        """Row i: what node i selected; where receivers decide, what is drawn for node i: with coordinated subsampling
+        what all select towards it, with groups the positions that one group more than the others has.
+        """
         flags = np.zeros(self.vectors.shape, dtype=bool)
         for i, node in nodes.items():
-            chosen = node.selected
-            if chosen is None:
-                attempt = Attempt(session=self.session, round_=self.round_)
-                chosen = sparsifier_of(self.method).select_for(i, attempt, self.vectors.shape[1])
-            flags[i, chosen.positions()] = True
+            flags[i] = self.drawn_for(i) if node.selected is None else to_flags(node.selected)
         return flags
+
+    def drawn_for(self, i: int) -> NDArray[np.bool_]:
+        size, chosen = self.vectors.shape[1], sparsifier_of(self.method)
+        if isinstance(chosen, cesar.CoordinatedSubsampling):
+            return to_flags(chosen.select_for(i, Attempt(session=self.session, round_=self.round_), size))
+        rate = chosen.alpha * (self.graph.degree[i] // self.method.group_size) % 1
+        label = b"cesar turns" + struct.pack("<II", self.round_, i) + b"\x01"
+        seed = hmac.digest(self.session, label, "sha512")[:16]
+        return to_flags(IndexSet.from_seed(seed, size, rate)) if rate else np.zeros(size, bool)
 
     def expected(self, selected: NDArray[np.bool_], lost: oracle.Frames | None = None) -> oracle.Outcome:
         """What the oracle says, with other losses if given."""
@@ -120,17 +154,42 @@ class Case:
             isinstance(sparsifier_of(self.method), cesar.CoordinatedSubsampling),
         )
         if isinstance(method, cesar.DPSGD):
-            return oracle.plain_round(self.vectors, self.graph, selected, coordinated=coordinated, lost=lost)
+            return oracle.plain_round(
+                self.vectors, self.graph, selected, coordinated=coordinated, lost=lost, weights=method.weights
+            )
+        if method.group_size is not None:
+            grouped = oracle.GroupRules(
+                size=method.group_size,
+                network=NETWORK,
+                share=None if self.selects else sparsifier_of(method).alpha,
+                dropout=method.dropout,
+                weights=method.weights,
+                round_=self.round_,
+            )
+            return oracle.grouped_round(self.vectors, self.graph, selected, grouped, lost)
         rules = oracle.Rules(
             s=getattr(method, "masking_requirement", 1),
             coordination=getattr(method, "coordination", "relay"),
             dropout=method.dropout,
             paper=getattr(method, "decimals", None) is not None,
             coordinated=coordinated,
+            weights=method.weights,
             session=self.session,
             round_=self.round_,
         )
         return oracle.masked_round(self.vectors, self.graph, selected, rules, lost)
+
+    @property
+    def selects(self) -> bool:
+        """Whether nodes select for themselves."""
+        kinds = (cesar.RandomSubsampling, cesar.FullSharing)
+        return self.method.group_size is None or not isinstance(sparsifier_of(self.method), kinds)
+
+
+def to_flags(indices: IndexSet) -> NDArray[np.bool_]:
+    flags = np.zeros(indices.size, dtype=bool)
+    flags[indices.positions()] = True
+    return flags
 
 
 def tolerance(method: cesar.Method, graph: nx.Graph, vectors: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -150,7 +209,10 @@ def tolerance(method: cesar.Method, graph: nx.Graph, vectors: NDArray[np.float32
             continue
         largest = float(np.abs(vectors[list(graph[r])]).max())
         exponent = max(math.ceil(math.log2(largest)), -90) if largest else -90
-        step = 2.0 ** -(method.ring_bits - 1 - (math.ceil(math.log2(degree)) + 1) - exponent)
+        together, m = degree, getattr(method, "group_size", None)
+        if m is not None and method.ring_bits < 32:
+            together = -(-degree // (degree // m))  # sums over single groups
+        step = 2.0 ** -(method.ring_bits - 1 - (math.ceil(math.log2(together)) + 1) - exponent)
         if getattr(method, "decimals", None) is not None:
             step = 10.0**-method.decimals
         rounding = step / 2 if method.ring_bits == 32 else step
@@ -165,7 +227,7 @@ def carry(
     case: Case, nodes: Mapping[int, Node], order: np.random.Generator | None = None
 ) -> list[AggregateReady]:
     """Through the in-memory network: at once, or in an order drawn from the generator."""
-    outcomes = Network(nodes, arrives=case.arrives, shuffle=order).run()
+    outcomes = Wires(nodes, arrives=case.arrives, shuffle=order).run()
     return [outcomes[i] for i in sorted(nodes)]
 
 
@@ -268,13 +330,16 @@ def random_sparsifier(rng: np.random.Generator) -> object:
 def random_method(rng: np.random.Generator) -> cesar.Method:
     sparsifier, s = random_sparsifier(rng), int(rng.choice([1, 2, 3, 4], p=[0.4, 0.3, 0.2, 0.1]))
     dropout = str(rng.choice(["parameter", "abort"], p=[0.8, 0.2]))
+    weights = str(rng.choice(["arrived", "neighbours"], p=[0.7, 0.3]))
     match rng.choice(["relay", "direct", "paper", "secure", "plain"], p=[0.45, 0.2, 0.2, 0.08, 0.07]):
         case "paper":
             return cesar.Cesar.paper(sparsifier=sparsifier, masking_requirement=s, dropout=dropout)
         case "secure":
-            return cesar.SecureAggregation(ring_bits=int(rng.choice([16, 32])), dropout=dropout)
+            return cesar.SecureAggregation(
+                ring_bits=int(rng.choice([16, 32])), dropout=dropout, weights=weights
+            )
         case "plain":
-            return cesar.DPSGD(sparsifier=sparsifier)
+            return cesar.DPSGD(sparsifier=sparsifier, weights=weights)
         case coordination:
             return cesar.Cesar(
                 sparsifier=sparsifier,
@@ -282,7 +347,22 @@ def random_method(rng: np.random.Generator) -> cesar.Method:
                 ring_bits=int(rng.choice([16, 20, 24, 32])),
                 coordination=str(coordination),
                 dropout=dropout,
+                weights=weights,
             )
+
+
+def random_grouped(rng: np.random.Generator, group_size: int) -> cesar.Method:
+    """Any method with groups of this size."""
+    settings = {
+        "group_size": group_size,
+        "ring_bits": int(rng.choice([16, 20, 24, 32])),
+        "dropout": str(rng.choice(["parameter", "abort"], p=[0.9, 0.1])),
+        "weights": str(rng.choice(["arrived", "neighbours"], p=[0.7, 0.3])),
+    }
+    sparsifier = random_sparsifier(rng)
+    if isinstance(sparsifier, cesar.CoordinatedSubsampling):
+        return cesar.SecureAggregation(**settings)
+    return cesar.Cesar(sparsifier=sparsifier, **settings)
 
 
 def random_losses(rng: np.random.Generator, graph: nx.Graph) -> oracle.Frames:
@@ -298,11 +378,14 @@ def random_losses(rng: np.random.Generator, graph: nx.Graph) -> oracle.Frames:
     return frozenset(lost) | oracle.crash_losses(graph, silent, halves)
 
 
-def random_case(rng: np.random.Generator) -> Case:
+def random_case(rng: np.random.Generator, *, grouped: bool = False) -> Case:
     graph, method = random_graph(rng), random_method(rng)
+    if grouped:
+        graph, method = random_grouped_on_a_graph(rng)
     n, d = len(graph), int(rng.integers(8, 131))
     densities = rng.choice([0.0, 0.3, 0.6, 0.95, 1.0], size=(n, 1), p=[0.05, 0.3, 0.4, 0.2, 0.05])
     decimals = getattr(method, "decimals", None) is not None
+    cuts = sorted(rng.integers(0, d + 1, size=int(rng.integers(4))).tolist())
     return Case(
         graph=graph,
         method=method,
@@ -312,4 +395,14 @@ def random_case(rng: np.random.Generator) -> Case:
         round_=int(rng.integers(1 << 31)),
         seed=int(rng.integers(1 << 31)),
         lost=random_losses(rng, graph),
+        tensors=tuple(np.diff([0, *cuts, d]).tolist()) if cuts else None,
     )
+
+
+def random_grouped_on_a_graph(rng: np.random.Generator) -> tuple[nx.Graph, cesar.Method]:
+    """Groups of any size for which a graph has neighbours enough."""
+    while True:
+        graph = random_graph(rng, 4, 11)
+        least = min(degree for _, degree in graph.degree)
+        if least >= 2:
+            return graph, random_grouped(rng, int(rng.integers(2, min(least, 4) + 1)))

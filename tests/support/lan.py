@@ -24,8 +24,10 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from cesar.peer.network import Network, Plan
-from cesar.peer.runtime import AsyncPeer, Report
+from cesar.peer.folder import Network, Plan
+from cesar.peer.report import Report
+from cesar.peer.runtime import AsyncPeer
+from support.waiting import until
 
 SECAGG = 'name = "secagg"'
 QUICK = "floor = 0.5\nceiling = 30.0"
@@ -111,11 +113,17 @@ async def met(peer: AsyncPeer, others: set[int], seconds: float = 30) -> None:
     await until(lambda: all(link.up for i, link in peer.transport.links.items() if i in others), seconds)
 
 
-async def until(condition, seconds: float = 30) -> None:
-    """Wait for something that must come true."""
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110  (conditions of all kinds)
-            await asyncio.sleep(0.02)
+def slow_down(peer: AsyncPeer, seconds: float) -> None:
+    """From now on, every frame to this peer takes so much longer."""
+    quick, loop = peer.reception.frame, asyncio.get_running_loop()
+
+    async def slow(node, payload):
+        arrived = loop.create_future()
+        loop.call_later(seconds, arrived.set_result, None)
+        await arrived
+        await quick(node, payload)
+
+    peer.reception.frame = slow
 
 
 async def one_round(peers: list[AsyncPeer], models: NDArray[np.float32]) -> list[Report]:

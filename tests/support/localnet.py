@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import networkx as nx
 
-from cesar.peer import network
+from cesar.peer.folder import Network, Plan, settings
 from support.lan import free_ports
 
 
@@ -12,14 +12,14 @@ def make(folder, graph=None, *, days=365, age=0):
     """A network whose certificates were made `age` days ago; returns its folder and its first port."""
     graph = nx.complete_graph(4) if graph is None else graph
     base = free_ports(len(graph))
-    plan = network.Plan(
+    plan = Plan(
         name="test",
         graph=graph,
-        settings=network.settings("random", 0.5, 1),
+        settings=settings("random", 0.5, 1),
         requests={},
         host="127.0.0.1",
         port=base,
         days=days,
     )
-    network.Network.create(folder, plan, datetime.now(UTC) - timedelta(days=age))
+    Network.create(folder, plan, datetime.now(UTC) - timedelta(days=age))
     return folder, base

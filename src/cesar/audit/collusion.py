@@ -32,7 +32,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cesar.audit import linear
+from cesar import linear
 from cesar.bits import ONE, jit, popcount
 from cesar.errors import ConfigError
 from cesar.seeds import SeedTree

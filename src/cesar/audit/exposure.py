@@ -23,7 +23,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from cesar.audit import linear
+from cesar import linear
 from cesar.audit.exchange import Exchange, Flags, Ints
 from cesar.bits import jit
 from cesar.seeds import SeedTree

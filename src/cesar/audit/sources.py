@@ -14,9 +14,10 @@ from cesar.audit.exchange import Exchange, Flags, draw_patterns
 from cesar.errors import ConfigError, DataError
 from cesar.methods import Cesar, Method, SecureAggregation
 from cesar.seeds import SeedTree
-from cesar.sim import streams
+from cesar.sim.secrets import Secrets
 from cesar.sparsify import AnySparsifier, CoordinatedSubsampling, FullSharing, RandomSubsampling
 from cesar.topology import strict_requirement
+from cesar.types import RoundNo
 
 
 class Selection(StrEnum):
@@ -114,7 +115,7 @@ def _of_peers(folder: Path, question: Question) -> tuple[Subject, Exchange]:
     """A peers' network, or one peer of it: the signed graph and the settings. Selections are drawn, because peers
     keep none.
     """
-    from cesar.peer.identity import CA_CERTIFICATE, read_public  # noqa: PLC0415
+    from cesar.peer.keyfiles import CA_CERTIFICATE, read_public  # noqa: PLC0415
     from cesar.peer.roster import FILE, Roster  # noqa: PLC0415
     from cesar.settings import MethodSection, check, read_toml  # noqa: PLC0415
 
@@ -212,7 +213,7 @@ def _selected(
         ]
     if isinstance(sparsifier, FullSharing):
         return np.ones((nodes, 1), dtype=bool), []
-    sets = streams.selections(sparsifier, seed, round_, nodes, size)
+    sets = Secrets(seed).selections(sparsifier, RoundNo(round_), nodes, size)
     if sets is None:
         note = (
             "TopK selections follow from training and were not recorded ([recording] every = N keeps them): "

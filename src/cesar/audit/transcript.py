@@ -6,7 +6,7 @@ that it sent, which say on what terms its sum was made.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import networkx as nx
@@ -16,18 +16,17 @@ from numpy.typing import NDArray
 from cesar import bits, ring
 from cesar.audit.exchange import Exchange, Flags, distinct, views_of
 from cesar.audit.exposure import exposed_at
-from cesar.crypto.keys import Attempt, PairSecret, digest_positions, mask_key
+from cesar.crypto.keys import Attempt, Keyring, digest_positions, mask_key
 from cesar.crypto.keystream import Keystream
 from cesar.errors import DataError
 from cesar.indices import IndexSet
 from cesar.methods import Cesar
-from cesar.ring import EXPONENT_BIAS
 from cesar.sparsify import CoordinatedSubsampling, read_set
 from cesar.types import NodeId
-from cesar.wire import Announce, Frame, Kind, Relay, Share, members_to_bytes, read_header
+from cesar.wire import Announce, Frame, GroupTerms, Kind, Relay, Share, members_to_bytes, read_header
 
-Secrets = Callable[[NodeId, NodeId], PairSecret]
-"""(a colluder, anybody) → the secret of the two."""
+Keyrings = Mapping[NodeId, Keyring]
+"""A colluder → its keys, as they are in the round of the transcripts."""
 
 
 @dataclass(slots=True)
@@ -38,6 +37,7 @@ class Transcript:
         announced: neighbour → its announcement.
         shares: neighbour → its share.
         relay: one of the relay frames that the node sent; all state the same terms.
+        terms: neighbour → the group terms that the node sent it, where groups are fixed.
     """
 
     node: NodeId
@@ -45,6 +45,7 @@ class Transcript:
     announced: dict[NodeId, Announce] = field(default_factory=dict)
     shares: dict[NodeId, Share] = field(default_factory=dict)
     relay: Relay | None = None
+    terms: dict[NodeId, GroupTerms] = field(default_factory=dict)
 
 
 class Recorder:
@@ -52,12 +53,15 @@ class Recorder:
 
     Args:
         nodes: whose; by default everybody's, as an auditor of a simulation has them.
+        tensors: how many tensors the model has, each with a scale of its own.
     """
 
-    def __init__(self, graph: nx.Graph, method: Cesar, nodes: tuple[int, ...] | None = None) -> None:
+    def __init__(
+        self, graph: nx.Graph, method: Cesar, nodes: tuple[int, ...] | None = None, *, tensors: int = 1
+    ) -> None:
         wanted = sorted(graph) if nodes is None else nodes
         self._views = {NodeId(i): tuple(NodeId(j) for j in sorted(graph[i])) for i in graph}
-        self._method = method
+        self._method, self._tensors = method, tensors
         self.transcripts = {NodeId(i): Transcript(NodeId(i)) for i in wanted}
 
     def see(self, sender: NodeId, recipient: NodeId, frame: Frame) -> None:
@@ -65,12 +69,17 @@ class Recorder:
         header, body = read_header(bytes(frame.payload))
         mine, theirs = self.transcripts.get(recipient), self.transcripts.get(sender)
         if theirs is not None and header.kind is Kind.RELAY:
-            theirs.relay = Relay.decode(body, self._views[sender])
+            theirs.relay = Relay.decode(body, self._views[sender], self._tensors)
+        if theirs is not None and header.kind is Kind.GROUP_TERMS:
+            assert self._method.groups is not None
+            group = next(one for one in self._method.groups[sender] if recipient in one)
+            partners = [node for node in group if node != recipient]
+            theirs.terms[recipient] = GroupTerms.decode(body, self._views[sender], partners, self._tensors)
         if mine is None:
             return
         mine.attempt = header.attempt
         if header.kind is Kind.ANNOUNCE:
-            mine.announced[sender] = Announce.decode(body)
+            mine.announced[sender] = Announce.decode(body, self._tensors)
         elif header.kind is Kind.SHARE:
             mine.shares[sender] = Share.decode(body, self._views[recipient], self._method.explicit_indices)
 
@@ -134,7 +143,7 @@ def _bools(indices: IndexSet) -> Flags:
 
 
 def attack(
-    transcripts: Mapping[NodeId, Transcript], secrets: Secrets, graph: nx.Graph, method: Cesar, size: int
+    transcripts: Mapping[NodeId, Transcript], keys: Keyrings, graph: nx.Graph, method: Cesar, size: int
 ) -> dict[int, NDArray[np.float64]]:
     """Colluders' transcripts and keys in, other nodes' values out: node → (d,) with NaN where nothing was read.
 
@@ -145,7 +154,7 @@ def attack(
     coalition = tuple(sorted(int(node) for node in transcripts))
     exchange = exchange_of(transcripts, graph, method, size)
     flags = _selected(transcripts, graph, method, size)
-    bare = {r: _unmasked(transcripts[NodeId(r)], coalition, secrets, graph, method, flags) for r in coalition}
+    bare = {r: _unmasked(transcripts[NodeId(r)], coalition, keys, graph, method, flags) for r in coalition}
     kinds, which = np.unique(flags, axis=1, return_inverse=True)
     number = {pattern.tobytes(): k for k, pattern in enumerate(exchange.selected)}
     read: dict[int, NDArray[np.float64]] = {}
@@ -156,7 +165,7 @@ def attack(
             for r, members, factor in terms:
                 scale, words = bare[r]
                 total = np.sum([words[i][positions] for i in members], axis=0)
-                value += float(factor) * _signed(total, method.ring_bits) / scale
+                value += float(factor) * signed(total, method.ring_bits) / scale
             read.setdefault(victim, np.full(size, np.nan))[positions] = value
     return read
 
@@ -164,7 +173,7 @@ def attack(
 def _unmasked(
     seen: Transcript,
     coalition: tuple[int, ...],
-    secrets: Secrets,
+    keys: Keyrings,
     graph: nx.Graph,
     method: Cesar,
     flags: Flags,
@@ -174,7 +183,7 @@ def _unmasked(
     """
     view = tuple(NodeId(i) for i in sorted(graph[seen.node]))
     coordinated = isinstance(method.sparsifier, CoordinatedSubsampling)
-    terms, grid = _terms(seen, view, method)
+    terms, grid = _terms(seen, view, method, flags.shape[1])
     words: dict[int, NDArray[np.int64]] = {}
     for i, share in seen.shares.items():
         own = flags[seen.node] if coordinated else flags[i]
@@ -187,10 +196,10 @@ def _unmasked(
             common = sets[node]
             assert seen.attempt is not None
             key = mask_key(
-                secrets(node, i),
+                keys[node].secret(i, seen.announced[i].token.ephemeral),
                 seen.attempt,
                 nodes=(node, i),
-                seeds=(seen.announced[node].seed, seen.announced[i].seed),
+                seeds=(seen.announced[node].token.seed, seen.announced[i].token.seed),
                 receiver=seen.node,
                 terms=terms,
                 common=digest_positions(bits.from_bools(common)),
@@ -199,19 +208,19 @@ def _unmasked(
             mask[common] = Keystream(key.key).words(int(common.sum()))
             values[kept] -= (mask if i < node else -mask)[kept]  # the lower id added it
         words[int(i)] = values
-    return grid.scale, words
+    return float(grid.scales[0]), words
 
 
-def _terms(seen: Transcript, view: tuple[NodeId, ...], method: Cesar) -> tuple[bytes, ring.Grid]:
+def _terms(seen: Transcript, view: tuple[NodeId, ...], method: Cesar, size: int) -> tuple[bytes, ring.Grid]:
     """What the receiver said about its sum, as it stands in the keys, and the grid that follows."""
-    exponent, members = (0, view) if seen.relay is None else (seen.relay.exponent, seen.relay.group)
-    terms = bytes([exponent + EXPONENT_BIAS]) + members_to_bytes(members, view)
+    exponents, members = ((0,), view) if seen.relay is None else (seen.relay.exponents, seen.relay.group)
+    terms = ring.exponents_to_bytes(exponents) + members_to_bytes(members, view)
     if method.decimals is not None:
-        return terms, ring.decimal_grid(method.decimals)
-    return terms, ring.binary_grid(method.ring_bits, exponent, len(view))
+        return terms, ring.decimal_grid(method.decimals, size)
+    return terms, ring.binary_grid(method.ring_bits, np.array([size]), exponents, len(view))
 
 
-def _signed(words: NDArray[np.int64], width: int) -> NDArray[np.float64]:
+def signed(words: NDArray[np.int64], width: int) -> NDArray[np.float64]:
     """Words modulo 2^b as the numbers between −2^(b−1) and 2^(b−1) that they stand for."""
     modulus = 1 << width
     return ((words + modulus // 2) % modulus - modulus // 2).astype(np.float64)

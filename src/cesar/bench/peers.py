@@ -30,10 +30,11 @@ import numpy as np
 
 from cesar.bench.floor import keystream_seconds
 from cesar.errors import CesarError
+from cesar.peer.chunks import CHUNK
+from cesar.peer.folder import Network, Plan
 from cesar.peer.identity import Identity
-from cesar.peer.network import Network, Plan
 from cesar.peer.runtime import AsyncPeer
-from cesar.peer.transport import CHUNK, OPTIONS, SERVICE, Handler
+from cesar.peer.transport import OPTIONS, SERVICE, Handler
 from cesar.sim.machine import peak_rss_bytes
 from cesar.theory import required_alpha
 

@@ -17,7 +17,7 @@ from cesar.cli import up
 from cesar.cli.options import AsJson, Net
 from cesar.cli.output import console
 from cesar.errors import ConfigError
-from cesar.peer import identity, network
+from cesar.peer import claims, folder, keyfiles
 from cesar.peer.roster import FILE, Member, Roster
 from cesar.seeds import SeedTree
 from cesar.sparsify import SparsifierName
@@ -79,8 +79,8 @@ def init(
         raise ConfigError(f"{count} peers and their status pages need more ports than follow {port}")
     draw = SeedTree(secrets.randbits(64) if seed is None else seed).generator("graph")
     graph = graphs.parse(topology, count, draw)
-    settings = network.settings(sparsifier.value, share, masks, collusion)
-    plan = network.Plan(
+    settings = folder.settings(sparsifier.value, share, masks, collusion)
+    plan = folder.Plan(
         name=name or out.resolve().name,
         graph=graph,
         settings=settings,
@@ -89,13 +89,13 @@ def init(
         port=port,
         days=days,
     )
-    network.Network.create(out, plan, _now())
+    folder.Network.create(out, plan, _now())
     console.print(
         f"Made the network [bold]{plan.name}[/] of {count} peers in {escape(str(out))}. Each peer needs its own "
         "folder and nothing else.",
         soft_wrap=True,
     )
-    _show_trust(out / "ca" / identity.CA_CERTIFICATE)
+    _show_trust(out / "ca" / keyfiles.CA_CERTIFICATE)
 
 
 @app.command("sign")
@@ -107,7 +107,7 @@ def sign(
 ) -> None:
     """Add a peer that made its own keys: sign its certificate and a new version of the roster."""
     made = _read_request(request)
-    changed = network.Network.open(net).add(made, _ids(neighbours), now=_now(), days=days)
+    changed = folder.Network.open(net).add(made, _ids(neighbours), now=_now(), days=days)
     _show_signed(changed, made.claim.id)
 
 
@@ -118,7 +118,7 @@ def renew(net: Net, request: RequestFile, days: Days = 365) -> None:
     Name and address stay as they are unless the request gives others.
     """
     made = _read_request(request)
-    changed = network.Network.open(net).renew(made, now=_now(), days=days)
+    changed = folder.Network.open(net).renew(made, now=_now(), days=days)
     _show_signed(changed, made.claim.id)
     old = net / f"peer-{made.claim.id}"
     if old.is_dir():
@@ -137,7 +137,7 @@ def revoke(
     ] = False,
 ) -> None:
     """Remove a peer: sign a roster without it. The others refuse it as soon as they have that version."""
-    before = network.Network.open(net)
+    before = folder.Network.open(net)
     after = before.remove(peer, _edges(edges), connect=connect, now=_now())
     added = [f"{i}-{j}" for i, j in after.roster.graph.edges if not before.roster.graph.has_edge(i, j)]
     console.print(
@@ -154,9 +154,9 @@ def show(
 ) -> None:
     """Who is in the network, who dials whom (so who needs an open port), and when certificates end."""
     authority = next(
-        (net / sub for sub in ("ca", ".") if (net / sub / identity.CA_CERTIFICATE).is_file()), net
+        (net / sub for sub in ("ca", ".") if (net / sub / keyfiles.CA_CERTIFICATE).is_file()), net
     )
-    roster = Roster.load(net / FILE, identity.read_public(authority / identity.CA_CERTIFICATE))
+    roster = Roster.load(net / FILE, keyfiles.read_public(authority / keyfiles.CA_CERTIFICATE))
     rows = [_row(roster, member) for member in roster.members.values()]
     if as_json:
         fields = {"network": roster.network, "version": roster.version, "issued": roster.issued.isoformat()}
@@ -176,15 +176,15 @@ def show(
             _expiry(member),
         )
     console.print(table)
-    _show_trust(authority / identity.CA_CERTIFICATE)
+    _show_trust(authority / keyfiles.CA_CERTIFICATE)
 
 
 def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def _requests(paths: list[Path]) -> dict[NodeId, identity.Request]:
-    requests: dict[NodeId, identity.Request] = {}
+def _requests(paths: list[Path]) -> dict[NodeId, claims.Request]:
+    requests: dict[NodeId, claims.Request] = {}
     for path in paths:
         made = _read_request(path)
         if made.claim.id in requests:
@@ -195,10 +195,10 @@ def _requests(paths: list[Path]) -> dict[NodeId, identity.Request]:
     return requests
 
 
-def _read_request(path: Path) -> identity.Request:
+def _read_request(path: Path) -> claims.Request:
     """A request, and its fingerprint for the person who signs it."""
-    made = identity.Request.load(path)
-    digest = identity.file_fingerprint(identity.read_public(path))
+    made = claims.Request.load(path)
+    digest = keyfiles.file_fingerprint(keyfiles.read_public(path))
     console.print(
         f"Request of {escape(made.claim.host_name)}; its SHA-256 must be the one that the site reads out:\n{digest}",
         soft_wrap=True,
@@ -213,7 +213,7 @@ def _ids(text: str) -> list[int]:
     return [int(word) for word in words]
 
 
-def _edges(text: str) -> list[network.Edge]:
+def _edges(text: str) -> list[folder.Edge]:
     edges = []
     for word in filter(None, (word.strip() for word in text.split(","))):
         ends = word.split("-")
@@ -246,17 +246,17 @@ def _expiry(member: Member) -> str:
 
 
 def _show_trust(path: Path) -> None:
-    certificate = identity.read_authority(identity.read_public(path))
+    certificate = claims.read_authority(keyfiles.read_public(path))
     console.print(
         f"The authority's certificate ends on {certificate.not_valid_after_utc:%Y-%m-%d}. SHA-256 of ca.pem, which "
-        f"every site must have: {identity.file_fingerprint(identity.read_public(path))}",
+        f"every site must have: {keyfiles.file_fingerprint(keyfiles.read_public(path))}",
         soft_wrap=True,
         style="dim",
         highlight=False,
     )
 
 
-def _show_signed(changed: network.Network, node: int) -> None:
+def _show_signed(changed: folder.Network, node: int) -> None:
     console.print(
         f"Signed version {changed.roster.version} of the roster. The site copies all files of "
         f"{escape(str(changed.signed(node)))} beside its keys; every other site takes the new "

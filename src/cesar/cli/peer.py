@@ -17,11 +17,12 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from cesar import files
 from cesar.cli.options import AsJson
 from cesar.cli.output import console
 from cesar.cli.process import need, terminated
 from cesar.errors import ConfigError
-from cesar.peer import identity
+from cesar.peer import claims, identity, keyfiles
 
 app = typer.Typer(no_args_is_help=True, help="One peer of a network: keys, checks, training.")
 
@@ -48,16 +49,16 @@ def make_request(
     The keys stay in the folder. Send request.json to whoever runs the network, and put the files that come
     back beside the keys.
     """
-    name = None if name is None else identity.check_name(name)
-    address = None if address is None else identity.check_address(address)
-    made = identity.Request(
+    name = None if name is None else claims.check_name(name)
+    address = None if address is None else claims.check_address(address)
+    made = claims.Request(
         csr=identity.make_keys(out, network_name, node), name=name, address=address
     ).to_bytes()
-    path = out / identity.REQUEST
-    identity.write_public(path, made)
+    path = out / keyfiles.REQUEST
+    files.write(path, made)
     console.print(
         f"Made keys in {escape(str(out))}; they stay there. Send {escape(str(path))} to whoever runs the network, "
-        f"and compare its SHA-256 over the telephone:\n{identity.file_fingerprint(made)}",
+        f"and compare its SHA-256 over the telephone:\n{keyfiles.file_fingerprint(made)}",
         soft_wrap=True,
     )
 

@@ -1,7 +1,12 @@
 """Key agreement and key derivation: every derived key has a purpose and its whole context in its label.
 
-    X25519(own private, peer's public) ──HKDF-Extract──▶ pair secret          once per pair and session
+    X25519(own private, peer's public) ──HKDF-Extract──▶ static secret        once per pair and session
+    static secret, X25519(ephemerals)  ──HKDF-Extract──▶ pair secret          once per pair of ephemeral keys
     pair secret ──HKDF-Expand(label)──▶ mask key ‖ mask check                 once per pair, attempt and receiver
+
+A node replaces its ephemeral key at every start and every `EPOCH_ROUNDS` rounds, and forgets the old private half.
+Whoever takes a node's long-lived key later cannot make the masks of the past again: that needs a private half that
+is gone. Whoever exchanges an ephemeral key on its way gets masks that do not cancel, for it lacks the static secret.
 
 The label of a mask names everything that must never give the same mask twice: protocol version, session,
 round, the two ids in ascending order, the receiver, and the fresh 16-byte seeds that the two drew for this
@@ -21,7 +26,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -30,8 +35,10 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cesar.errors import DataError
 from cesar.types import BitWords, Entropy, NodeId, RoundNo
 
-VERSION = 1
+VERSION = 2
 SEED_BYTES = 16
+PUBLIC_BYTES = 32
+EPOCH_ROUNDS = 64
 SESSION_BYTES = 16
 CHECK_BYTES = 4
 FACTS_BYTES = 8
@@ -77,20 +84,74 @@ class KeyPair:
         return cls(X25519PrivateKey.from_private_bytes(entropy(32)))
 
     def agree(self, peer_public: bytes, session: bytes) -> PairSecret:
-        """The secret of this node and the owner of `peer_public`, for one session.
+        """The static secret of this node and the owner of `peer_public`, for one session.
+
+        Raises:
+            DataError: the public key is not a valid X25519 key.
+        """
+        low, high = sorted((self.public, peer_public))
+        return PairSecret(hkdf_extract(b"cesar pair" + session, self.exchange(peer_public) + low + high))
+
+    def exchange(self, peer_public: bytes) -> bytes:
+        """The bare X25519 agreement, which is key material and not yet a key.
 
         Raises:
             DataError: the public key is not a valid X25519 key.
         """
         try:
-            shared = self._private.exchange(X25519PublicKey.from_public_bytes(peer_public))
+            return self._private.exchange(X25519PublicKey.from_public_bytes(peer_public))
         except ValueError as error:
             raise DataError(f"a peer's public key is not a usable X25519 key: {error}") from None
-        low, high = sorted((self.public, peer_public))
-        return PairSecret(hkdf_extract(b"cesar pair" + session, shared + low + high))
 
     def __repr__(self) -> str:
         return f"KeyPair(public={self.public.hex()[:16]}…)"
+
+
+class Keyring:
+    """A node's keys in one session: long-lived ones that it is given, ephemeral ones that it makes and forgets.
+
+    Args:
+        static: gives the static secret with a peer.
+        entropy: epoch → 32 fresh bytes for the ephemeral key of these rounds.
+    """
+
+    def __init__(
+        self,
+        static: Callable[[NodeId], PairSecret],
+        entropy: Callable[[int], bytes],
+        epoch_rounds: int = EPOCH_ROUNDS,
+    ) -> None:
+        self._static, self._entropy, self._length = static, entropy, epoch_rounds
+        self._epoch = -1
+        self._own: KeyPair | None = None
+        self._secrets: dict[tuple[NodeId, bytes], PairSecret] = {}
+
+    def public(self, round_: RoundNo) -> bytes:
+        """The public half to announce in this round; a new epoch makes a new key and forgets the old one."""
+        epoch = round_ // self._length
+        if self._own is None or epoch != self._epoch:
+            self._own = KeyPair.generate(lambda _: self._entropy(epoch))
+            self._epoch = epoch
+            self._secrets.clear()
+        return self._own.public
+
+    def secret(self, peer: NodeId, public: bytes) -> PairSecret:
+        """The pair secret with a peer that announced this ephemeral key.
+
+        Raises:
+            DataError: it is not a usable X25519 key.
+        """
+        assert self._own is not None, "announced before anything is agreed"
+        if (peer, public) not in self._secrets:
+            for known in [key for key in self._secrets if key[0] == peer]:
+                del self._secrets[known]  # a peer has one ephemeral key at a time
+            low, high = sorted((self._own.public, public))
+            material = self._static(peer).key + self._own.exchange(public) + low + high
+            self._secrets[peer, public] = PairSecret(hkdf_extract(b"cesar ephemeral", material))
+        return self._secrets[peer, public]
+
+    def __repr__(self) -> str:
+        return "Keyring()"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,6 +36,5 @@ def expand_seed(seed: bytes, size: int, alpha: float) -> BitWords:
             more = np.empty(len(part), dtype="<u8")
             stream.fill(more)
             drawn = np.concatenate([drawn, more])
-    if size % 64:
-        words[-1] &= bits.FULL >> np.uint64(64 - size % 64)
+    bits.clear_tail(words, size)
     return words

@@ -18,16 +18,17 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from cesar import files
 from cesar.learn import datasets, models, partition
 from cesar.learn.samples import Dataset
 from cesar.learn.tasks import loss, score
 from cesar.learn.training import Batches, Sgd
 from cesar.methods import Method
-from cesar.peer.identity import write_public
 from cesar.peer.peer import Peer
 from cesar.seeds import SeedTree
-from cesar.sim.host import Faults, Setup
-from cesar.sim.simulation import LocalCrew, Simulation
+from cesar.sim.faults import Faults
+from cesar.sim.host import Setup
+from cesar.sim.simulation import Simulation, local_crew
 
 RESULT = "result.json"
 _TEST_EVERY = 5
@@ -90,7 +91,7 @@ def train(peer: Peer, **settings: float) -> None:
         "dropouts": totals["dropouts"],
         "seconds": time.monotonic() - begin,
     }
-    write_public(peer.folder / RESULT, (json.dumps(outcome, indent=2) + "\n").encode())
+    files.write(peer.folder / RESULT, (json.dumps(outcome, indent=2) + "\n").encode())
 
 
 def _test(data: Dataset, model: nn.Module) -> dict[str, float]:
@@ -115,7 +116,7 @@ def simulate(recipe: Recipe, graph: nx.Graph, method: Method, steps: int) -> flo
             faults=Faults(),
             seed=recipe.seed,
         ),
-        partial(LocalCrew, workers=1),
+        partial(local_crew, workers=1),
     )
     try:
         for _ in simulation.run(recipe.rounds):

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, safe_open, save_file  # type: ignore[attr-defined]
 from torch import nn
 
-from cesar import graphs
+from cesar import files, graphs
 from cesar.errors import ConfigError, DataError
 from cesar.experiment import recording
 from cesar.experiment.config import Experiment, parse
@@ -41,9 +41,11 @@ from cesar.learn.samples import Dataset
 from cesar.learn.training import Sgd
 from cesar.seeds import SeedTree
 from cesar.settings import MethodSection
-from cesar.sim.host import Faults, Host, Setup
+from cesar.sim.ensemble import Ensemble
+from cesar.sim.faults import Faults
+from cesar.sim.host import Setup, State
 from cesar.sim.machine import machine, peak_rss_bytes
-from cesar.sim.simulation import Hire, LocalCrew, RoundRecord, Simulation
+from cesar.sim.simulation import Hire, RoundRecord, Simulation, local_crew
 from cesar.wire import CATEGORIES
 
 Row = dict[str, float | int]
@@ -92,7 +94,7 @@ def execute(
         workers: threads in this process.
         hire: whom the nodes live with instead, see `cesar.sim.cluster.connect`; results do not depend on it.
     """
-    hire = hire or partial(LocalCrew, workers=workers)
+    hire = hire or partial(local_crew, workers=workers)
     data = load_data(experiment, data_dir)
     runs = runs_of(experiment, out)
     for run in runs:
@@ -211,16 +213,24 @@ def _setup(experiment: Experiment, run: Run, data: Dataset, measured: float | No
         method=run.method.build(
             round(sum(degrees) / len(degrees)), measured, size=Layout.of(module).size, graph=graph(0)
         ),
-        faults=Faults(rate=experiment.faults.crash_rate, point=experiment.faults.crash_point),
+        faults=_faults(experiment),
         seed=run.seed,
+        settle_from=experiment.rounds,
+        settle_share=experiment.settle_share,
     )
+
+
+def _faults(experiment: Experiment) -> Faults:
+    section, rounds = experiment.faults, range(experiment.all_rounds)
+    calm = [number for number in rounds if experiment.tests(number + 1)] if section.calm_tests else ()
+    return Faults(rate=section.crash_rate, point=section.crash_point, calm=frozenset(calm))
 
 
 def _check(experiment: Experiment, run: Run, data: Dataset) -> None:
     """Make everything once, so that what is wrong shows before anything is trained."""
     measured = 0.5 if experiment.match_share else None
     setup = _setup(experiment, run, data, measured)
-    Host(setup, range(len(setup.parts)), workers=1).close()
+    Ensemble(setup.graph(0), setup.method, setup.size, workers=1).close()
 
 
 def _measured_share(
@@ -253,30 +263,29 @@ def _execute_run(
     _write_json(run.folder / "versions.json", versions())
     setup = _setup(experiment, run, data, measured)
     journal = Journal.open(run.folder)
-    simulation = Simulation(setup, hire, models=journal.models, next_round=journal.next_round)
+    simulation = Simulation(setup, hire, state=journal.state, next_round=journal.next_round)
     for observer in observers:
-        observer.started(run.method.title, run.seed, experiment.rounds, journal.next_round)
+        observer.started(run.method.title, run.seed, experiment.all_rounds, journal.next_round)
     saved = time.monotonic()
-    for record in simulation.run(experiment.rounds):
+    for record in () if journal.settled(experiment) else simulation.run(experiment.all_rounds):
+        done = simulation.next_round
         journal.add(record)
-        if experiment.recording.keeps(simulation.next_round, experiment.rounds):
-            recording.write(run.folder, simulation.next_round, simulation.exchange, setup.parts)
+        if experiment.recording.keeps(done, experiment.rounds):
+            graph = setup.graph(record.round_)
+            recording.write(run.folder, done, simulation.contributions, graph, setup.parts)
         for observer in observers:
             observer.round_done(record, journal.sent_in_all)
-        if (
-            simulation.next_round % experiment.evaluation.every == 0
-            or simulation.next_round == experiment.rounds
-        ):
+        if experiment.tests(done):
             started = time.perf_counter()
-            metrics = simulation.evaluate(experiment.evaluation.test_samples, experiment.evaluation.summaries)
-            row = journal.test(simulation.next_round, metrics, time.perf_counter() - started)
-            journal.checkpoint(simulation.models, simulation.next_round)
-            saved = time.monotonic()
+            metrics = simulation.evaluate(experiment.test_samples(done), experiment.evaluation.summaries)
+            row = journal.test(done, metrics, time.perf_counter() - started)
             for observer in observers:
                 observer.tested(row)
-        elif time.monotonic() - saved > CHECKPOINT_SECONDS:
-            journal.checkpoint(simulation.models, simulation.next_round)
+        if experiment.tests(done) or time.monotonic() - saved > CHECKPOINT_SECONDS:
+            journal.checkpoint(simulation.state, done)
             saved = time.monotonic()
+        if journal.settled(experiment):
+            break
     simulation.close()
     summary = journal.summary(run, experiment, setup)
     _write_json(finished, summary)
@@ -293,7 +302,7 @@ class Journal:
         self._metrics: list[Row] = []
         self._ledger: list[Row] = []
         self._timing: list[Row] = []
-        self.models: NDArray[np.float32] | None = None
+        self.state: State | None = None
         self.next_round = 0
 
     @classmethod
@@ -304,7 +313,8 @@ class Journal:
         if checkpoint.exists():
             with safe_open(checkpoint, framework="numpy") as file:
                 journal.next_round = int(file.metadata()["next_round"])
-            journal.models = load_file(checkpoint)["models"]
+            held = load_file(checkpoint)
+            journal.state = State(held["models"], held.get("memory"))
             journal._metrics = _rows(folder / "metrics.csv", journal.next_round + 1)
             journal._ledger = _rows(folder / "ledger.csv", journal.next_round)
             journal._timing = _rows(folder / "timing.csv", journal.next_round)
@@ -330,13 +340,18 @@ class Journal:
         self._timing[-1]["evaluation"] = seconds
         return row
 
-    def checkpoint(self, all_models: NDArray[np.float32], next_round: int) -> None:
+    def settled(self, experiment: Experiment) -> bool:
+        """Whether settling has come to its end, maybe before its last round."""
+        after = [row["distance"] for row in self._metrics if row["round"] >= experiment.rounds]
+        return len(after) > 1 and after[-1] <= experiment.settle_tolerance * after[0]
+
+    def checkpoint(self, state: State, next_round: int) -> None:
         """Write everything to disk; the checkpoint last, so that it never runs ahead of the tables."""
         for name, rows in (("metrics", self._metrics), ("ledger", self._ledger), ("timing", self._timing)):
             _write_rows(self._folder / f"{name}.csv", rows)
-        temporary = self._folder / "checkpoint.part"
-        save_file({"models": all_models}, temporary, metadata={"next_round": str(next_round)})
-        temporary.replace(self._folder / "checkpoint.safetensors")
+        arrays = {"models": state.models} | ({} if state.memory is None else {"memory": state.memory})
+        with files.replacing(self._folder / "checkpoint.safetensors") as draft:
+            save_file(arrays, draft, metadata={"next_round": str(next_round)})
 
     def summary(self, run: Run, experiment: Experiment, setup: Setup) -> dict[str, object]:
         """What tables and reports show of the run."""
@@ -345,6 +360,7 @@ class Journal:
             for part in ("training", "protocol", "evaluation")
         }
         final = {k: v for k, v in self._metrics[-1].items() if k != "round"}
+        trained = next(row for row in self._metrics if row["round"] >= experiment.rounds)
         return {
             "title": run.method.title,
             "method": run.method.name,
@@ -358,6 +374,8 @@ class Journal:
             "seconds": sum(spent.values()),
             **{f"seconds_{part}": value for part, value in spent.items()},
             **final,
+            "settle_rounds": self._metrics[-1]["round"] - experiment.rounds,
+            "before_settling": {k: v for k, v in trained.items() if k != "round"},
         }
 
 
@@ -372,18 +390,14 @@ def versions() -> dict[str, str]:
 
 
 def _write_json(path: Path, value: object) -> None:
-    temporary = path.with_suffix(".part")
-    temporary.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    files.write(path, json.dumps(value, indent=2) + "\n")
 
 
 def _write_rows(path: Path, rows: list[Row]) -> None:
-    temporary = path.with_suffix(".part")
-    with temporary.open("w", newline="", encoding="utf-8") as file:
+    with files.replacing(path) as draft, draft.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]) if rows else [])
         writer.writeheader()
         writer.writerows(rows)
-    temporary.replace(path)
 
 
 def _rows(path: Path, before: int) -> list[Row]:

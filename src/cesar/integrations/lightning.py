@@ -13,7 +13,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from cesar.errors import ConfigError
 from cesar.peer.model import Which
 from cesar.peer.peer import Peer
-from cesar.peer.runtime import Report
+from cesar.peer.report import Report
 
 
 class CesarCallback(Callback):

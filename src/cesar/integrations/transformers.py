@@ -13,7 +13,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from cesar.errors import ConfigError
 from cesar.peer.model import Which
 from cesar.peer.peer import Peer
-from cesar.peer.runtime import Report
+from cesar.peer.report import Report
 
 
 class CesarCallback(TrainerCallback):

@@ -27,18 +27,14 @@ import numpy as np
 
 from cesar.errors import CesarError, ConfigError
 from cesar.peer import roster as rosters
+from cesar.peer.claims import read_authority
 from cesar.peer.config import PeerConfig, session_of
-from cesar.peer.identity import (
-    AGREEMENT_KEY,
-    CA_CERTIFICATE,
-    TLS_KEY,
-    Identity,
-    read_authority,
-    read_private,
-    read_public,
-)
+from cesar.peer.identity import Identity
+from cesar.peer.keyfiles import AGREEMENT_KEY, CA_CERTIFICATE, TLS_KEY, read_private, read_public
+from cesar.peer.liveness import Neighbour
+from cesar.peer.messages import RELEASE
 from cesar.peer.roster import Member, Roster
-from cesar.peer.runtime import RELEASE, AsyncPeer, Neighbour
+from cesar.peer.runtime import AsyncPeer
 from cesar.peer.state import FILE as STATE_FILE
 from cesar.peer.state import StateFile
 from cesar.types import NodeId, Vector
@@ -237,17 +233,10 @@ class Check:
 
     def _meet(self, peer: AsyncPeer) -> None:
         """Write down who is there: later it may be gone, having seen all that it wanted."""
-        for i, known in peer.neighbours.items():
-            if i in peer.transport.links and peer.transport.links[i].up:
-                self._met[i] = copy.copy(known)
+        self._met |= {i: copy.copy(known) for i, known in peer.neighbours.items() if known.up}
 
     def _present(self, peer: AsyncPeer, purpose: str) -> set[NodeId]:
-        links = peer.transport.links
-        return {
-            i
-            for i, known in peer.neighbours.items()
-            if i in links and links[i].up and known.purpose == purpose
-        }
+        return {i for i, known in peer.neighbours.items() if known.up and known.purpose == purpose}
 
     def _has_seen_all(self, peer: AsyncPeer) -> bool:
         """Every neighbour has come, and the dummy round was verified with all that check, if two do."""

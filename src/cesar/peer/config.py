@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -14,10 +15,9 @@ from pydantic import Field, field_validator, model_validator
 from cesar.crypto.keys import SESSION_BYTES
 from cesar.errors import ConfigError
 from cesar.methods import Cesar, SecureAggregation
-from cesar.peer.identity import check_address
+from cesar.peer.claims import check_address
 from cesar.peer.roster import Roster
 from cesar.settings import MethodSection, Section, check, read_toml
-from cesar.topology import check_degrees
 
 FILE = "peer.toml"
 Purpose = Literal["train", "check"]
@@ -92,19 +92,18 @@ class PeerConfig:
             )
         return cls(file.parent, tables)
 
-    def method(self, roster: Roster) -> Cesar | SecureAggregation:
-        """The method on the roster's graph.
+    def method(self, roster: Roster, purpose: Purpose = "train") -> Cesar | SecureAggregation:
+        """The method on the roster's graph. A check shares everything, so that anybody can say what the average must
+        be.
 
         Raises:
             PrivacyError, ConfigError: nothing could be shared on it.
         """
         section = self.tables.method
-        check_degrees(roster.graph, section.masks_on(roster.graph))
-        built = section.build(min(degree for _, degree in roster.graph.degree), graph=roster.graph)
-        built = built.for_graph(roster.graph)
+        built = section.settled(roster.graph, network=roster.network_id)
         if not isinstance(built, Cesar | SecureAggregation):
             raise ConfigError(f"{section.title} does not mask what it shares")
-        return built
+        return built if purpose == "train" else SecureAggregation()
 
     def settings(self) -> dict[str, SettingValue]:
         """What must be the same at all peers."""
@@ -114,7 +113,7 @@ class PeerConfig:
         return {**method, "buffers": self.tables.rounds.buffers}
 
 
-def differences(here: dict[str, SettingValue], there: dict[str, SettingValue]) -> list[str]:
+def differences(here: Mapping[str, SettingValue], there: Mapping[str, SettingValue]) -> list[str]:
     """Every setting that two peers have different values of, in words."""
     return [
         f"{key} is {here.get(key)!r} here and {there.get(key)!r} there"

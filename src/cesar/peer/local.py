@@ -19,7 +19,7 @@ from typing import IO, Any, Self
 from cesar.errors import CesarError, ConfigError
 from cesar.peer import roster as rosters
 from cesar.peer.config import PeerConfig
-from cesar.peer.identity import AGREEMENT_KEY, CA_CERTIFICATE, TLS_KEY, read_public
+from cesar.peer.keyfiles import AGREEMENT_KEY, CA_CERTIFICATE, TLS_KEY, read_public
 from cesar.peer.roster import Roster
 from cesar.types import NodeId
 

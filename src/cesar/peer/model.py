@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -13,8 +12,9 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
 
-from cesar import memory
+from cesar import files, memory
 from cesar.errors import DataError
+from cesar.learn import flat
 from cesar.types import Vector
 
 Which = Literal["all", "trainable"]
@@ -42,19 +42,14 @@ def tensors(model: nn.Module, which: Which, buffers: bool) -> list[torch.Tensor]
 
 def pack(parts: list[torch.Tensor]) -> Vector:
     """One float32 vector on the CPU."""
-    vector: Vector = memory.empty(sum(part.numel() for part in parts), np.float32)
-    target = torch.from_numpy(vector)
-    for part, place in zip(parts, torch.split(target, [part.numel() for part in parts]), strict=True):
-        place.copy_(part.reshape(-1))
+    vector: Vector = memory.empty(flat.Layout.of_tensors(parts).size, np.float32)
+    flat.pack(parts, torch.from_numpy(vector))
     return vector
 
 
 def unpack(vector: Vector, parts: list[torch.Tensor]) -> None:
     """Write the vector back into the tensors, in their own type and on their own device."""
-    source = torch.from_numpy(vector)
-    with torch.no_grad():
-        for part, values in zip(parts, torch.split(source, [part.numel() for part in parts]), strict=True):
-            part.copy_(values.view(part.shape))
+    flat.unpack(torch.from_numpy(vector), parts)
 
 
 def save(path: Path, model: nn.Module | None, reference: Vector | None, steps: int) -> None:
@@ -62,11 +57,9 @@ def save(path: Path, model: nn.Module | None, reference: Vector | None, steps: i
     content = {} if model is None else {_MODEL + name: tensor for name, tensor in _unique(model)}
     if reference is not None:
         content[_REFERENCE] = torch.from_numpy(reference)
-    fresh = path.with_suffix(".new")
-    os.close(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
-    save_file(content, fresh, metadata={"steps": str(steps)})
-    fresh.chmod(0o600)
-    fresh.replace(path)
+    with files.replacing(path, mode=0o600) as draft:
+        save_file(content, draft, metadata={"steps": str(steps)})
+        draft.chmod(0o600)
 
 
 def restore(path: Path, model: nn.Module | None) -> tuple[Vector | None, int]:

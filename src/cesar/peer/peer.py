@@ -18,7 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from cesar.peer.runtime import AsyncPeer, Report
+from cesar.peer.report import Report
+from cesar.peer.runtime import AsyncPeer
 from cesar.peer.status import StatusPage, snapshot
 from cesar.types import Vector
 
@@ -136,7 +137,7 @@ class Peer:
 
     def show(self, **figures: float) -> None:
         """Put figures on the status page and among the metrics, such as `peer.show(accuracy=0.9)`."""
-        self._peer.figures.update({name: float(value) for name, value in figures.items()})
+        self._peer.totals.figures.update({name: float(value) for name, value in figures.items()})
 
     def due(self) -> bool:
         """Count a local step; whether it is time to average (`rounds.every` in peer.toml)."""

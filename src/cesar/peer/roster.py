@@ -24,8 +24,8 @@ import networkx as nx
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from cesar.errors import ConfigError
-from cesar.peer.identity import (
-    Authority,
+from cesar.peer.authority import Authority, verify
+from cesar.peer.claims import (
     Claim,
     check_address,
     check_issuer,
@@ -34,9 +34,8 @@ from cesar.peer.identity import (
     fingerprint,
     read_authority,
     read_certificate,
-    read_public,
-    verify,
 )
+from cesar.peer.keyfiles import read_public
 from cesar.topology import Neighbourhood, check_shape
 from cesar.types import NodeId
 

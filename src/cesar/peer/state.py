@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import operator
 import os
+import struct
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from cesar import files
 from cesar.errors import ConfigError, LocalProtocolError
+from cesar.types import Entropy, NodeId
 
 FILE = "state.json"
 LOCK = "state.lock"
@@ -50,18 +54,7 @@ class StateFile:
             if value < getattr(self.state, name):
                 raise LocalProtocolError(f"{name} cannot go back from {getattr(self.state, name)} to {value}")
         state = replace(self.state, **fields)
-        fresh = self._path.with_suffix(".new")
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(asdict(state), file)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(self._path)
-        folder = os.open(self._path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        files.write(self._path, json.dumps(asdict(state)), mode=0o600)
         self.state = state
 
     def _read(self) -> State:
@@ -99,3 +92,17 @@ def _parse(text: str) -> State:
     if json.dumps(asdict(state)) != text or not all(0 <= value < 1 << 32 for value in asdict(state).values()):
         raise ValueError(text)
     return state
+
+
+def fresh_entropy(node: NodeId, attempt: int) -> Entropy:
+    """Randomness of the system, bound to a counter that never goes back: two attempts never share a byte stream."""
+    key = hashlib.sha512(b"cesar attempt" + struct.pack("<IQ", node, attempt) + os.urandom(64)).digest()
+    stream = hashlib.shake_256(key)
+    drawn = 0
+
+    def draw(count: int) -> bytes:
+        nonlocal drawn
+        drawn += count
+        return stream.digest(drawn)[-count:] if count else b""
+
+    return draw

@@ -22,26 +22,25 @@ from cesar.wire import CATEGORIES
 
 def snapshot(peer: AsyncPeer) -> dict[str, Any]:
     """What there is to know, without anything secret."""
-    report = peer.last_report
-    links = peer.transport.links
+    totals, report = peer.totals, peer.totals.last
     return {
         "node": peer.id,
         "name": peer.roster.members[peer.id].name,
         "network": peer.roster.network,
         "roster": peer.roster.version,
         "round": peer.next_round,
-        "rounds_done": peer.rounds_done,
+        "rounds_done": totals.rounds,
         "shared": None if report is None else report.shared,
         "seconds": None if report is None else report.seconds,
-        "bytes": dict(peer.bytes_sent),
-        "dropouts": peer.dropouts,
+        "bytes": dict(totals.sent),
+        "dropouts": totals.dropouts,
         "deadline_seconds": peer.patience,
-        "figures": dict(peer.figures),
+        "figures": dict(totals.figures),
         "neighbours": [
             {
                 "id": node,
                 "name": peer.roster.members[node].name,
-                "up": node in links and links[node].up,
+                "up": known.up,
                 "round": known.status.current,
                 "purpose": known.purpose,
                 "suspected": known.suspected,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,8 +43,9 @@ class Transcript:
             end = after
         return end
 
-    def sent(self, peer: NodeId, payload: Buffer) -> None:
-        self._write(True, peer, payload)
+    def sent(self, peers: Iterable[NodeId], payload: Buffer) -> None:
+        for peer in peers:
+            self._write(True, peer, payload)
 
     def received(self, peer: NodeId, payload: Buffer) -> None:
         self._write(False, peer, payload)

@@ -1,7 +1,7 @@
 """The round as a machine without I/O: frames in, frames and events out; time and entropy are arguments."""
 
-from cesar.protocol.base import AggregateReady, Contribution, Deadlines, Event, FrameRejected, Outbound
-from cesar.protocol.engine import Engine, PairSecrets
+from cesar.protocol.engine import Engine
+from cesar.protocol.events import AggregateReady, Contribution, Deadlines, Event, FrameRejected, Outbound
 
 __all__ = [
     "AggregateReady",
@@ -11,5 +11,4 @@ __all__ = [
     "Event",
     "FrameRejected",
     "Outbound",
-    "PairSecrets",
 ]

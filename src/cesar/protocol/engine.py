@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from cesar.crypto.keys import Attempt, PairSecret
+from cesar.crypto.keys import Attempt, Keyring
 from cesar.errors import DataError, LocalProtocolError, RemoteProtocolError
 from cesar.indices import codecs
 from cesar.methods import DPSGD, Cesar, Method, SecureAggregation
-from cesar.protocol.base import Contribution, Deadlines, Door, Event, FrameRejected, Outbound, Round
+from cesar.protocol.events import Contribution, Deadlines, Event, FrameRejected, Outbound
+from cesar.protocol.grouped import Absences, GroupedRound
+from cesar.protocol.inbox import Inbox
 from cesar.protocol.masked import MaskedRound
 from cesar.protocol.plain import PlainRound
+from cesar.protocol.round import Round
 from cesar.topology import Neighbourhood
 from cesar.types import Buffer, Entropy, NodeId, RoundNo
-
-PairSecrets = Callable[[NodeId], PairSecret]
-"""The secret that this node shares with a peer."""
 
 
 def _unified(method: Method) -> Cesar | DPSGD:
@@ -31,8 +31,9 @@ class Engine:
     Args:
         size: d, the number of parameters.
         session: 16 bytes that name the network and the run.
-        secrets: gives the pair secret with a peer; D-PSGD needs none.
+        keys: this node's keys; D-PSGD needs none.
         first_round: frames of earlier rounds are late from the start.
+        tensors: the sizes of the model's tensors, each of which gets a scale of its own; by default it is one.
     """
 
     def __init__(
@@ -42,18 +43,25 @@ class Engine:
         size: int,
         *,
         session: bytes,
-        secrets: PairSecrets | None = None,
+        keys: Keyring | None = None,
         first_round: int = 0,
+        tensors: Sequence[int] | None = None,
     ) -> None:
-        self._node, self._size, self._session, self._secrets = node, size, session, secrets
+        self._node, self._size, self._session, self._keys = node, size, session, keys
         self._method = _unified(method)
-        if isinstance(self._method, Cesar) and secrets is None:
-            raise LocalProtocolError("a masked method needs the pair secrets of the node")
+        if isinstance(self._method, Cesar) and keys is None:
+            raise LocalProtocolError("a masked method needs the keys of the node")
+        if tensors is not None and (sum(tensors) != size or min(tensors, default=-1) < 0):
+            raise LocalProtocolError(f"the sizes of the tensors do not add up to {size} parameters")
+        if tensors is None or (isinstance(self._method, Cesar) and self._method.decimals is not None):
+            tensors = (size,)
+        self.edges = np.cumsum(tensors, dtype=np.int64)
         if isinstance(self._method, DPSGD) and (self._method.noise or self._method.gossip_steps > 1):
             raise LocalProtocolError("noise and gossip steps are for simulations; peers use CESAR instead")
         # Values of 4 bytes, and an index set; relay frames can be larger (see begin_round).
         self._largest_share = 4 * size + codecs.longest(size) + 65536
-        self._door = Door(node, session, RoundNo(first_round), self._largest_share)
+        self._inbox = Inbox(node, session, RoundNo(first_round), self._largest_share)
+        self._absences = Absences()
         self._round: Round | None = None
         self._events: deque[Event] = deque()
 
@@ -64,7 +72,7 @@ class Engine:
             LocalProtocolError: a round is running, or the new way needs what the engine was not given.
         """
         chosen = _unified(method)
-        if self._door.running:
+        if self._inbox.running:
             raise LocalProtocolError("the method can change between rounds only")
         if isinstance(chosen, Cesar) != isinstance(self._method, Cesar):
             raise LocalProtocolError("a network cannot change between masked and plain averaging")
@@ -84,7 +92,7 @@ class Engine:
             LocalProtocolError: the round is over.
             DataError, PrivacyError: the contribution cannot be sent; nothing was.
         """
-        self._door.check(round_)
+        self._inbox.check(round_)
         if hood.node != self._node:
             raise LocalProtocolError(f"node {self._node} was given the neighbourhood of node {hood.node}")
         if not hood.views:
@@ -97,9 +105,8 @@ class Engine:
             )
         attempt = Attempt(session=self._session, round_=round_)
         started = self._make_round(attempt, hood, contribution, entropy, deadlines)
-        most_items = max(len(view) for view in hood.views.values())
-        self._door.largest_frame = max(self._largest_share, most_items * (codecs.longest(self._size) + 64))
-        kept = self._door.open(round_)
+        self._inbox.largest_frame = self.largest_frame(hood)
+        kept = self._inbox.open(round_)
         self._round = started
         for sender, payload in kept:
             try:
@@ -107,6 +114,11 @@ class Engine:
             except RemoteProtocolError as error:
                 self._events.append(FrameRejected(error=error))
         self._settle()
+
+    def largest_frame(self, hood: Neighbourhood) -> int:
+        """No frame of a round in this neighbourhood has more bytes."""
+        most_items = max(len(view) for view in hood.views.values())
+        return max(self._largest_share, most_items * (codecs.longest(self._size) + 64))
 
     def _make_round(
         self,
@@ -116,26 +128,33 @@ class Engine:
         entropy: Entropy,
         deadlines: Deadlines,
     ) -> Round:
-        if isinstance(self._method, Cesar):
-            assert self._secrets is not None
-            return MaskedRound(self._method, attempt, hood, contribution, self._secrets, entropy, deadlines)
-        return PlainRound(self._method, attempt, hood, contribution, deadlines)
+        if isinstance(self._method, DPSGD):
+            return PlainRound(self._method, attempt, hood, contribution, deadlines)
+        assert self._keys is not None
+        settled = (self._method, attempt, hood, contribution, self._keys, entropy, deadlines, self.edges)
+        if self._method.group_size is None:
+            return MaskedRound(*settled)
+        return GroupedRound(*settled, self._absences)
 
-    def receive(self, sender: NodeId, payload: Buffer) -> None:
+    def receive(self, sender: NodeId, payload: Buffer) -> RoundNo | None:
         """Take in a frame that the transport says came from `sender`, in any order.
+
+        Returns:
+            The frame's round if that is over, so that the frame was passed over; else None.
 
         Raises:
             RemoteProtocolError: the frame is refused and nothing has changed.
         """
-        admitted = self._door.admit(sender, payload)
-        if admitted is not None and self._round is not None:
-            header, body = admitted
+        header, body = self._inbox.admit(sender, payload)
+        late = header.attempt.round_ if self._inbox.is_over(header.attempt.round_) else None
+        if body is not None and self._round is not None:
             self._round.handle(sender, header.kind, body)
             self._settle()
+        return late
 
     def outbound(self) -> Iterator[Outbound]:
         """Frames to send. Each is made when it is pulled, so that only one is in memory at a time."""
-        while self._round is not None and (out := self._round.pull()) is not None:
+        while self._round is not None and (out := self._round.outbox.pull()) is not None:
             yield out
 
     def next_event(self) -> Event | None:
@@ -144,36 +163,37 @@ class Engine:
 
     def next_deadline(self) -> float | None:
         """When to call `tick` next; None if nothing is waiting."""
-        return self._round.deadline if self._round is not None and self._door.running else None
+        return self._round.course.deadline if self._round is not None and self._inbox.running else None
 
     @property
     def awaiting(self) -> frozenset[NodeId]:
         """Whose frames the round waits for. A driver that knows that none of them will come need not wait
         for the deadline: it calls `tick(next_deadline())` at once.
         """
-        return self._round.awaiting if self._round is not None and self._door.running else frozenset()
+        return self._round.course.awaiting if self._round is not None and self._inbox.running else frozenset()
 
     @property
     def joinable(self) -> bool:
         """Whether a neighbour that comes only now can still take part in the round."""
-        return self._round is not None and self._door.running and self._round.joinable
+        return self._round is not None and self._inbox.running and self._round.course.joinable
 
     def tick(self, now: float) -> None:
         """Time has passed: end the phases that are over."""
-        if self._round is not None and self._door.running:
-            self._round.tick(now)
+        if self._round is not None and self._inbox.running:
+            self._round.course.tick(now)
             self._settle()
 
     def close(self) -> None:
         """Forget the round and everything secret in it."""
-        self._door.finish()
+        self._inbox.finish()
         self._round = None
 
     def _settle(self) -> None:
         """Report what the last input has brought about."""
-        if self._round is None or not self._door.running:
+        if self._round is None or not self._inbox.running:
             return
+        self._round.course.advance()
         self._events.extend(FrameRejected(error=error) for error in self._round.rejected())
-        if self._round.finished:
+        if self._round.course.finished:
             self._events.append(self._round.aggregate())
-            self._door.finish()
+            self._inbox.finish()

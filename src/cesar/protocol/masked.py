@@ -28,24 +28,29 @@ all neighbours of the receiver.
 
 from __future__ import annotations
 
-import hashlib
-import struct
-from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from enum import IntEnum
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cesar import bits, ring
-from cesar.crypto.keys import SEED_BYTES, Attempt, PairSecret, facts_of, mask_key
-from cesar.errors import EncodingError, Reason, RemoteProtocolError
+from cesar.crypto.keys import SEED_BYTES, Attempt, Keyring, facts_of, mask_key
+from cesar.errors import DataError, EncodingError, Reason, RemoteProtocolError
 from cesar.indices import IndexSet, decode
 from cesar.methods import Cesar
-from cesar.protocol.base import AggregateReady, Contribution, Deadlines, Outbound
+from cesar.protocol.events import AggregateReady, Contribution, Deadlines, Outbound
 from cesar.protocol.receiver import Receiver
-from cesar.protocol.sender import Masker, Partner, kept_positions, wants_negation, write_masked
+from cesar.protocol.round import Course, Outbox, Phase, Step
+from cesar.protocol.sender import (
+    Masker,
+    Partner,
+    dither_for,
+    kept_positions,
+    read_values,
+    wants_negation,
+    write_masked,
+)
 from cesar.sparsify import CoordinatedSubsampling, read_set, write_set
 from cesar.topology import Neighbourhood, View
 from cesar.types import BitWords, Buffer, Entropy, NodeId
@@ -56,23 +61,17 @@ from cesar.wire import (
     Relay,
     RelayItem,
     Share,
+    Token,
     members_to_bytes,
 )
-
-
-class Phase(IntEnum):
-    ANNOUNCE = 1
-    RELAY = 2
-    SHARE = 3
-    DONE = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Announced:
     """What a peer has said about itself."""
 
-    seed: bytes = field(repr=False)
-    exponent: int
+    token: Token
+    exponents: tuple[int, ...]
     indices: IndexSet | None  # None: the receiver's set is everybody's
 
 
@@ -80,12 +79,12 @@ class Announced:
 class Group:
     """What a receiver has said about its sum."""
 
-    exponent: int
+    exponents: tuple[int, ...]
     members: tuple[NodeId, ...]
 
     def terms(self, view: View) -> bytes:
         """The same as bytes, which go into the keys of all masks for this sum."""
-        return bytes([self.exponent + ring.EXPONENT_BIAS]) + members_to_bytes(self.members, view)
+        return ring.exponents_to_bytes(self.exponents) + members_to_bytes(self.members, view)
 
 
 class MaskedRound:
@@ -97,82 +96,47 @@ class MaskedRound:
         attempt: Attempt,
         hood: Neighbourhood,
         contribution: Contribution,
-        secrets: Callable[[NodeId], PairSecret],
+        keys: Keyring,
         entropy: Entropy,
         deadlines: Deadlines,
+        edges: NDArray[np.int64],
     ) -> None:
         self._method, self._attempt, self._hood = method, attempt, hood
-        self._own, self._secrets, self._deadlines = contribution, secrets, deadlines
+        self._own, self._keys, self._edges = contribution, keys, edges
         self._me, self._size = hood.node, len(contribution.vector)
-        self._seed, self._dither = entropy(SEED_BYTES), entropy(SEED_BYTES)
+        self._token = Token(entropy(SEED_BYTES), keys.public(attempt.round_))
+        self._dither = entropy(SEED_BYTES)
         if method.decimals is not None:
             most = max(len(view) for view in hood.views.values())
-            ring.check_decimals(method.decimals, contribution.exponent, most)
-        self._phase = Phase.ANNOUNCE
+            ring.check_decimals(method.decimals, max(contribution.exponents), most)
         self._announced: dict[NodeId, Announced] = {}
         self._groups: dict[NodeId, Group] = {}  # what each receiver said
-        self._relayed: dict[NodeId, tuple[bytes, BitWords | None]] = {}  # partners that relays told of
+        self._relayed: dict[NodeId, tuple[Token, BitWords | None]] = {}  # partners that relays told of
         self._partners: dict[NodeId, Partner] = {}
         self._held: dict[NodeId, bytes] = {}  # shares that came before the announcements were complete
         self._rejected: list[RemoteProtocolError] = []
         self._members: tuple[NodeId, ...] = ()  # of this node's own group
-        self._exponent = contribution.exponent
+        self._exponents = contribution.exponents
         self._unreadable: set[NodeId] = set()
         self._receiver = Receiver(0, {}, method.masks, contribution.out)
-        self._outbox: deque[Callable[[], Outbound]] = deque([self._make_announce])
         self._listens_to = self._announcers()
-        self._advance()
-
-    # ── the surface ─────────────────────────────────────────────────────────────────────────────────────
-
-    @property
-    def deadline(self) -> float | None:
-        """When the current phase ends at the latest."""
-        match self._phase:
-            case Phase.ANNOUNCE:
-                return self._deadlines.announce
-            case Phase.RELAY:
-                return self._deadlines.relay
-            case Phase.SHARE:
-                return self._deadlines.share
-            case _:
-                return None
-
-    @property
-    def awaiting(self) -> frozenset[NodeId]:
-        """Whom the current phase waits for."""
-        match self._phase:
-            case Phase.ANNOUNCE:
-                return self._listens_to - self._announced.keys()
-            case Phase.RELAY:
-                return frozenset(self._hood.views if self._method.grouped else ()) - self._groups.keys()
-            case Phase.SHARE:
-                return frozenset(self._members) - self._receiver.arrived.keys() - self._unreadable
-            case _:
-                return frozenset()
-
-    @property
-    def joinable(self) -> bool:
-        return self._phase is Phase.ANNOUNCE
-
-    @property
-    def finished(self) -> bool:
-        return self._phase is Phase.DONE
-
-    def pull(self) -> Outbound | None:
-        """Make the next frame to send."""
-        return self._outbox.popleft()() if self._outbox else None
+        self.outbox = Outbox()
+        self.outbox.add(self._make_announce)
+        told_by = frozenset(hood.views if method.has_terms else ())
+        law = {
+            Phase.ANNOUNCE: Step(lambda: self._listens_to - self._announced.keys(), self._form_group),
+            Phase.RELAY: Step(lambda: told_by - self._groups.keys(), self._start_sharing),
+            Phase.SHARE: Step(self._missing_shares, lambda: None),
+        }
+        self.course = Course(law, deadlines)
 
     def rejected(self) -> list[RemoteProtocolError]:
         """Held frames that turned out to be bad."""
         found, self._rejected = self._rejected, []
         return found
 
-    def tick(self, now: float) -> None:
-        """End the phases whose time is over, one after the other."""
-        while (deadline := self.deadline) is not None and now >= deadline:
-            self._end_phase()
-            self._advance()
+    def _missing_shares(self) -> set[NodeId]:
+        return set(self._members) - self._receiver.arrived.keys() - self._unreadable
 
     def handle(self, sender: NodeId, kind: Kind, body: memoryview) -> None:
         """Take in a frame; see `_on_announce`, `_on_relay` and `_on_share`."""
@@ -188,7 +152,6 @@ class MaskedRound:
                     raise self._refusal(sender, Reason.UNEXPECTED, "this network masks what it shares")
         except EncodingError as error:
             raise self._refusal(sender, Reason.MALFORMED, str(error)) from None
-        self._advance()
 
     # ── announce ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -201,8 +164,8 @@ class MaskedRound:
 
     def _make_announce(self) -> Outbound:
         message = Announce(
-            seed=self._seed,
-            exponent=self._own.exponent,
+            token=self._token,
+            exponents=self._own.exponents,
             indices=write_set(self._own.selected, self._method.index_code),
         )
         return Outbound(
@@ -212,13 +175,13 @@ class MaskedRound:
     def _on_announce(self, sender: NodeId, body: memoryview) -> None:
         if sender not in self._listens_to:
             raise self._refusal(sender, Reason.STRANGER, "it is not a neighbour in this round")
-        if self._phase is not Phase.ANNOUNCE:
+        if self.course.phase is not Phase.ANNOUNCE:
             return
         if sender in self._announced:
             raise self._refusal(sender, Reason.DUPLICATE, "it has announced itself already")
-        message = Announce.decode(body)
+        message = Announce.decode(body, len(self._edges))
         indices = read_set(self._method.sparsifier, message.indices, self._size)
-        self._announced[sender] = Announced(message.seed, message.exponent, indices)
+        self._announced[sender] = Announced(message.token, message.exponents, indices)
 
     # ── relay ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -227,9 +190,11 @@ class MaskedRound:
         for i in self._relayed_to(j, self._me, self._members):
             known = self._announced[i]
             items.append(
-                RelayItem(seed=known.seed, indices=write_set(self._as_seen_by(i, j), self._method.index_code))
+                RelayItem(
+                    token=known.token, indices=write_set(self._as_seen_by(i, j), self._method.index_code)
+                )
             )
-        message = Relay(exponent=self._exponent, group=self._members, items=tuple(items))
+        message = Relay(exponents=self._exponents, group=self._members, items=tuple(items))
         return Outbound(recipients=(j,), frame=message.encode(self._header(Kind.RELAY), self._hood.view))
 
     def _as_seen_by(self, i: NodeId, j: NodeId) -> IndexSet | None:
@@ -246,31 +211,27 @@ class MaskedRound:
         return [i for i in group if i != j and self._hood.relay(i, j, self._attempt) == relay]
 
     def _on_relay(self, sender: NodeId, body: memoryview) -> None:
-        if not self._method.grouped:
+        if not self._method.has_terms:
             raise self._refusal(sender, Reason.UNEXPECTED, "nothing is relayed in this network")
         if sender not in self._hood.views:
             raise self._refusal(sender, Reason.STRANGER, "it is not a neighbour in this round")
-        if self._phase > Phase.RELAY:
+        if self.course.phase > Phase.RELAY:
             return
         if sender in self._groups:
             raise self._refusal(sender, Reason.DUPLICATE, "it has relayed already")
-        message = Relay.decode(body, self._hood.views[sender])
+        message = Relay.decode(body, self._hood.views[sender], len(self._edges))
         if self._me not in message.group:
             raise self._refusal(sender, Reason.UNEXPECTED, "it relays to a node outside its group")
-        if message.exponent < self._own.exponent:
-            raise self._refusal(
-                sender,
-                Reason.UNSAFE_SCALE,
-                f"its scale 2^{message.exponent} is below this model's 2^{self._own.exponent}",
-            )
+        if not ring.fits(self._own.exponents, message.exponents):
+            raise self._refusal(sender, Reason.UNSAFE_SCALE, "its scale is below that of this model")
         partners = self._relayed_to(self._me, sender, message.group)
         if len(partners) != len(message.items):
             raise EncodingError(f"{len(message.items)} partners relayed instead of {len(partners)}")
         told = {
-            partner: (item.seed, self._partner_words(partner, item.indices))
+            partner: (item.token, self._partner_words(partner, item.indices))
             for partner, item in zip(partners, message.items, strict=True)
         }
-        self._groups[sender] = Group(message.exponent, message.group)
+        self._groups[sender] = Group(message.exponents, message.group)
         self._relayed.update(told)
 
     def _partner_words(self, partner: NodeId, data: Buffer) -> BitWords | None:
@@ -288,13 +249,13 @@ class MaskedRound:
 
     def _make_share(self, receiver: NodeId) -> Outbound:
         method, view = self._method, self._hood.views[receiver]
-        group = self._groups.get(receiver, Group(0, view))
+        group = self._groups.get(receiver, Group(self._no_scale, view))
         own = self._selected_for(receiver)
         partners = self._partners_for(group, own)
         kept = kept_positions(own.words, [p.words for p in partners.values()], method.masks)
         terms = group.terms(view)
         maskers = [self._masker(receiver, terms, j, partner) for j, partner in partners.items()]
-        grid = self._grid(group.exponent, len(view))
+        grid = self._grid(group.exponents, len(view))
         count = bits.count(kept)
         explicit = None
         if method.explicit_indices:
@@ -302,15 +263,19 @@ class MaskedRound:
         out, frame = Share.allocate(
             self._header(Kind.SHARE),
             view,
-            facts=facts_of(self._seed, terms, {j: (p.seed, p.digest) for j, p in partners.items()}),
+            facts=facts_of(
+                self._token.to_bytes(),
+                terms,
+                {j: (p.token.to_bytes(), p.digest) for j, p in partners.items()},
+            ),
             checks={j: masker.key.check for j, masker in zip(partners, maskers, strict=True)},
             indices=explicit,
             parameters=count,
             values=ring.packed_size(count, grid.bits),
         )
-        dither = self._dither_for(receiver) if grid.stochastic else 0
+        dither = dither_for(self._dither, receiver) if grid.stochastic else 0
         write_masked(out, self._own.vector, own.words, kept, maskers, grid, dither)
-        return Outbound(recipients=(receiver,), frame=frame)
+        return Outbound(recipients=(receiver,), frame=frame, positions=kept)
 
     def _selected_for(self, receiver: NodeId) -> IndexSet:
         if self._own.selected is not None:
@@ -323,35 +288,36 @@ class MaskedRound:
         chosen = [j for j in group.members if j in self._partners and j != self._me]
         if self._own.selected is not None:
             return {j: self._partners[j] for j in chosen}
-        everything = Partner.of(b"", own.words, own.words)  # all use the receiver's set
-        return {j: replace(everything, seed=self._partners[j].seed) for j in chosen}
+        everything = Partner.of(self._token, own.words, own.words)  # all use the receiver's set
+        return {j: replace(everything, token=self._partners[j].token) for j in chosen}
 
     def _masker(self, receiver: NodeId, terms: bytes, j: NodeId, partner: Partner) -> Masker:
         key = mask_key(
-            self._secrets(j),
+            self._keys.secret(j, partner.token.ephemeral),
             self._attempt,
             nodes=(self._me, j),
-            seeds=(self._seed, partner.seed),
+            seeds=(self._token.seed, partner.token.seed),
             receiver=receiver,
             terms=terms,
             common=partner.digest,
         )
         return Masker(key, partner, wants_negation(self._me, j))
 
-    def _grid(self, exponent: int, contributors: int) -> ring.Grid:
+    def _grid(self, exponents: tuple[int, ...], contributors: int) -> ring.Grid:
         if self._method.decimals is not None:
-            return ring.decimal_grid(self._method.decimals)
-        return ring.binary_grid(self._method.ring_bits, exponent, contributors)
+            return ring.decimal_grid(self._method.decimals, self._size)
+        return ring.binary_grid(self._method.ring_bits, self._edges, exponents, contributors)
 
-    def _dither_for(self, receiver: NodeId) -> int:
-        digest = hashlib.sha256(self._dither + struct.pack("<I", receiver)).digest()
-        return int.from_bytes(digest[:8], "little") | 1
+    @property
+    def _no_scale(self) -> tuple[int, ...]:
+        """What stands in the terms where the scale is fixed."""
+        return (0,) * len(self._edges)
 
     def _on_share(self, sender: NodeId, body: memoryview) -> None:
         if sender not in self._hood.views:
             raise self._refusal(sender, Reason.STRANGER, "it is not a neighbour in this round")
-        if self._phase is Phase.ANNOUNCE:
-            if self._method.grouped:
+        if self.course.phase is Phase.ANNOUNCE:
+            if self._method.has_terms:
                 raise self._refusal(sender, Reason.UNEXPECTED, "a share before the group was formed")
             if sender in self._held:
                 raise self._refusal(sender, Reason.DUPLICATE, "it has sent its share already")
@@ -363,24 +329,20 @@ class MaskedRound:
         if sender in share.partners:
             raise EncodingError("a node cannot mask for itself")
         if not {sender, *share.partners} <= set(self._members):
-            if self._method.grouped:
+            if self._method.has_terms:
                 raise self._refusal(sender, Reason.UNEXPECTED, "it masks for nodes outside the group")
             self._unreadable.add(sender)  # honest, but this node lacks an announcement that it needs
             return
         kept = self._positions_of(sender, share)
-        count = bits.count(kept)
-        width = self._method.ring_bits
-        if len(share.values) != ring.packed_size(count, width):
-            raise EncodingError(f"{count} values of {width} bits do not fill {len(share.values)} bytes")
-        if count * width % 8 and share.values[-1] >> (count * width % 8):
-            raise EncodingError("the padding is not zero")
-        words = ring.unpack(share.values, width, count)
+        words = read_values(share.values, bits.count(kept), self._method.ring_bits)
         self._receiver.add(sender, dict(zip(share.partners, share.checks, strict=True)), kept, words)
 
     def _terms(self) -> bytes:
         """What this node has said about its own sum."""
         view = self._hood.view
-        return (Group(self._exponent, self._members) if self._method.grouped else Group(0, view)).terms(view)
+        return (
+            Group(self._exponents, self._members) if self._method.has_terms else Group(self._no_scale, view)
+        ).terms(view)
 
     def _positions_of(self, sender: NodeId, share: Share) -> BitWords:
         """Where the values of a share belong."""
@@ -388,9 +350,10 @@ class MaskedRound:
             assert share.indices is not None
             return decode(share.indices, self._size).words
         known = {
-            j: (self._announced[j].seed, self._receiver.common_digest(sender, j)) for j in share.partners
+            j: (self._announced[j].token.to_bytes(), self._receiver.common_digest(sender, j))
+            for j in share.partners
         }
-        if share.facts != facts_of(self._announced[sender].seed, self._terms(), known):
+        if share.facts != facts_of(self._announced[sender].token.to_bytes(), self._terms(), known):
             raise self._refusal(sender, Reason.STALE_ATTEMPT, "it rests on other announcements")
         kept = self._receiver.expected_positions(sender, share.partners)
         if share.indices is not None:
@@ -401,32 +364,14 @@ class MaskedRound:
 
     # ── from phase to phase ─────────────────────────────────────────────────────────────────────────────
 
-    def _advance(self) -> None:
-        """End every phase that has all it waits for."""
-        while self._phase is not Phase.DONE and not self.awaiting:
-            self._end_phase()
-
-    def _end_phase(self) -> None:
-        match self._phase:
-            case Phase.ANNOUNCE:
-                self._phase = Phase.RELAY
-                self._form_group()
-            case Phase.RELAY:
-                self._phase = Phase.SHARE
-                self._find_partners()
-                ready = self._groups if self._method.grouped else self._hood.view
-                # From the next id on, and around: else all would send to the lowest first.
-                in_turn = sorted(ready, key=lambda r: (r < self._me, r))
-                self._outbox.extend(partial(self._make_share, r) for r in in_turn)
-            case _:
-                self._phase = Phase.DONE
-
     def _form_group(self) -> None:
         """The announcements are in: decide who takes part in this node's sum, and tell them."""
         view = self._hood.view
         present = tuple(j for j in view if j in self._announced)
         self._members = present if self._method.receivers_need_sets else view
-        self._exponent = max((self._announced[j].exponent for j in present), default=self._exponent)
+        self._exponents = ring.largest_exponents(
+            [self._announced[j].exponents for j in present], self._exponents
+        )
         own_set = self._selected_for(self._me).words if self._own.selected is None else None
         sets: dict[NodeId, BitWords] = {}
         for j in present:
@@ -435,8 +380,9 @@ class MaskedRound:
             assert words is not None
             sets[j] = words
         self._receiver = Receiver(len(view), sets, self._method.masks, self._own.out)
-        if self._method.grouped:
-            self._outbox.extend(partial(self._make_relay, j) for j in present)
+        if self._method.has_terms:
+            for j in present:
+                self.outbox.add(partial(self._make_relay, j))
         held, self._held = self._held, {}
         for sender, body in sorted(held.items()):
             try:
@@ -444,23 +390,35 @@ class MaskedRound:
             except RemoteProtocolError as error:
                 self._rejected.append(error)
 
+    def _start_sharing(self) -> None:
+        """Coordination is over: find the partners, and send to every receiver that is ready."""
+        self._find_partners()
+        ready = self._groups if self._method.has_terms else self._hood.view
+        # From the next id on, and around: else all would send to the lowest first.
+        for r in sorted(ready, key=lambda r: (r < self._me, r)):
+            self.outbox.add(partial(self._make_share, r))
+
     def _find_partners(self) -> None:
-        """Coordination is over: these are the nodes whose masks this node can make."""
-        known: dict[NodeId, tuple[bytes, BitWords | None]] = dict(self._relayed)
+        """The nodes whose masks this node can make."""
+        known: dict[NodeId, tuple[Token, BitWords | None]] = dict(self._relayed)
         for j in set(self._hood.view2) & self._announced.keys():
             indices = self._announced[j].indices
-            known[j] = (self._announced[j].seed, None if indices is None else indices.words)
+            known[j] = (self._announced[j].token, None if indices is None else indices.words)
         nothing = np.empty(0, dtype=np.uint64)
         own = nothing if self._own.selected is None else self._own.selected.words
-        for j, (seed, words) in known.items():
-            self._partners[j] = Partner.of(seed, nothing if words is None else words, own)
+        for j, (token, words) in known.items():
+            try:
+                self._keys.secret(j, token.ephemeral)
+            except DataError:  # a key that is none: there is no mask with this node
+                continue
+            self._partners[j] = Partner.of(token, nothing if words is None else words, own)
 
     def aggregate(self) -> AggregateReady:
         """The average of what arrived, or the own model where nothing can be used."""
         usable = self._method.dropout == "parameter" or self._everything_arrived()
         receiver, own = self._receiver, self._own.vector
         lost = (
-            receiver.average(own, self._grid(self._exponent, len(self._hood.view)))
+            receiver.average(own, self._grid(self._exponents, len(self._hood.view)), self._everybody)
             if usable
             else receiver.keep(own)
         )
@@ -470,6 +428,11 @@ class MaskedRound:
             contributors=tuple(sorted(receiver.arrived)) if usable else (),
             lost=lost,
         )
+
+    @property
+    def _everybody(self) -> int:
+        """Over how many values a mean goes; 0 for those that arrived."""
+        return len(self._hood.view) + 1 if self._method.weights == "neighbours" else 0
 
     def _everything_arrived(self) -> bool:
         view, arrived = set(self._hood.view), self._receiver.arrived

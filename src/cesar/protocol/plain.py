@@ -1,7 +1,8 @@
 """PlainRound: D-PSGD, the baseline that protects nothing, with the same frames and the same counting.
 
 v'_r = v_r + Σ_j w_rj (v_j − v_r) over the positions that j sent, with Metropolis–Hastings weights
-w_rj = 1 / (1 + max(δ_r, δ_j)). A parameter that a neighbour did not send counts as the receiver's own.
+w_rj = 1 / (1 + max(δ_r, δ_j)). A parameter that a neighbour did not send counts as the receiver's own. With
+weights="arrived" it is the mean of v_r[p] and of what arrived at p instead, as in CESAR.
 Floating-point sums depend on their order, so shares are added in ascending order of sender, whatever the
 order in which they come.
 """
@@ -9,17 +10,18 @@ order in which they come.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cesar.bits import ONE, ZERO, jit, lowest_bit
 from cesar.crypto.keys import Attempt
 from cesar.errors import EncodingError, Reason, RemoteProtocolError
 from cesar.indices import IndexSet
 from cesar.methods import DPSGD
-from cesar.protocol.base import AggregateReady, Contribution, Deadlines, Outbound
+from cesar.protocol.events import AggregateReady, Contribution, Deadlines, Outbound
+from cesar.protocol.round import Course, Outbox, Phase, Step
 from cesar.sparsify import CoordinatedSubsampling, FullSharing, read_set, write_set
 from cesar.topology import Neighbourhood
 from cesar.types import BitWords, NodeId, Vector
@@ -50,6 +52,19 @@ def _mix(result: Vector, own: Vector, members: BitWords, values: Vector, weight:
             word &= word - ONE
 
 
+@jit
+def _add(result: Vector, heard: NDArray[np.uint16], members: BitWords, values: Vector) -> None:
+    k = 0
+    for w in range(len(members)):
+        word = members[w]
+        while word != ZERO:
+            p = 64 * w + lowest_bit(word)
+            result[p] += values[k]
+            heard[p] += np.uint16(1)
+            k += 1
+            word &= word - ONE
+
+
 class PlainRound:
     """One node's attempt at one round of D-PSGD: one phase, one kind of frame."""
 
@@ -63,46 +78,25 @@ class PlainRound:
     ) -> None:
         self._method, self._attempt, self._hood = method, attempt, hood
         self._own, self._size = contribution, len(contribution.vector)
-        self._deadline = deadlines.share
-        self._expired = False
         self._arrived: set[NodeId] = set()
         self._waiting: dict[NodeId, tuple[IndexSet, Vector]] = {}  # shares whose predecessors are missing
         self._todo = deque(hood.view)  # senders in the order in which they are added
         self._result = contribution.out
         self._result[:] = contribution.vector
-        self._outbox: deque[Callable[[], Outbound]] = deque()
-        shares = hood.view if contribution.selected is None else (None,)
-        self._outbox.extend(partial(self._make_share, receiver) for receiver in shares)
-
-    @property
-    def deadline(self) -> float | None:
-        return None if self.finished else self._deadline
-
-    @property
-    def awaiting(self) -> frozenset[NodeId]:
-        return frozenset() if self._expired else frozenset(self._todo) - self._waiting.keys()
-
-    @property
-    def joinable(self) -> bool:
-        return not self.finished
-
-    @property
-    def finished(self) -> bool:
-        return self._expired or not self._todo
-
-    def pull(self) -> Outbound | None:
-        """Make the next frame to send."""
-        return self._outbox.popleft()() if self._outbox else None
+        self._heard = np.ones(self._size, dtype=np.uint16) if method.weights == "arrived" else None
+        self.outbox = Outbox()
+        for receiver in hood.view if contribution.selected is None else (None,):
+            self.outbox.add(partial(self._make_share, receiver))
+        law = {Phase.SHARE: Step(lambda: set(self._todo) - self._waiting.keys(), self._leave_out)}
+        self.course = Course(law, deadlines)
 
     def rejected(self) -> list[RemoteProtocolError]:
         return []
 
-    def tick(self, now: float) -> None:
-        """At the deadline whoever is missing is left out."""
-        if not self.finished and now >= self._deadline:
-            self._todo = deque(sorted(self._waiting))
-            self._add_in_order()
-            self._expired = True
+    def _leave_out(self) -> None:
+        """Go on without whoever is missing."""
+        self._todo = deque(sorted(self._waiting))
+        self._add_in_order()
 
     def handle(self, sender: NodeId, kind: Kind, body: memoryview) -> None:
         """Take in a share."""
@@ -131,6 +125,8 @@ class PlainRound:
     def aggregate(self) -> AggregateReady:
         """The mixed model."""
         contributors = tuple(sorted(self._arrived))
+        if self._heard is not None:
+            self._result /= self._heard
         return AggregateReady(
             round_=self._attempt.round_, vector=self._result, contributors=contributors, lost=0
         )
@@ -147,7 +143,7 @@ class PlainRound:
         )
         header = Header(kind=Kind.PLAIN_SHARE, attempt=self._attempt, sender=self._hood.node)
         recipients = self._hood.view if receiver is None else (receiver,)
-        return Outbound(recipients=recipients, frame=message.encode(header))
+        return Outbound(recipients=recipients, frame=message.encode(header), positions=indices.words)
 
     def _coordinated(self, receiver: NodeId) -> IndexSet:
         assert isinstance(self._method.sparsifier, CoordinatedSubsampling)
@@ -163,8 +159,11 @@ class PlainRound:
         while self._todo and self._todo[0] in self._waiting:
             sender = self._todo.popleft()
             indices, values = self._waiting.pop(sender)
-            weight = 1.0 / (1 + max(degree, len(self._hood.views[sender])))
-            _mix(self._result, self._own.vector, indices.words, values, weight)
+            if self._heard is not None:
+                _add(self._result, self._heard, indices.words, values)
+            else:
+                weight = 1.0 / (1 + max(degree, len(self._hood.views[sender])))
+                _mix(self._result, self._own.vector, indices.words, values, weight)
 
     def _refusal(self, sender: NodeId, reason: Reason, detail: str) -> RemoteProtocolError:
         return RemoteProtocolError(sender, reason, detail, self._attempt.round_)

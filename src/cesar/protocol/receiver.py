@@ -71,7 +71,7 @@ class Receiver:
             self._kept = memory.empty(self._degree * len(kept), np.uint64).reshape(self._degree, len(kept))
         row = self._kept[len(self.arrived)]
         row[:] = kept
-        ring.accumulate(self._total, row, words, not self.arrived)
+        ring.accumulate(self._total, row, words, 32, not self.arrived)
         self.arrived[sender] = Arrived(row, checks)
 
     def spoiled(self) -> BitWords | None:
@@ -97,8 +97,12 @@ class Receiver:
             for j, check in mine.checks.items()
         )
 
-    def average(self, own: Vector, grid: ring.Grid) -> int:
-        """Leave the new model in `out`; how many parameters were lost to masks that did not cancel."""
+    def average(self, own: Vector, grid: ring.Grid, everybody: int) -> int:
+        """Leave the new model in `out`; how many parameters were lost to masks that did not cancel.
+
+        Args:
+            everybody: over how many a mean goes, with the own value for those missing; 0 for those that arrived.
+        """
         if not self.arrived:
             return self.keep(own)
         spoiled = self.spoiled()
@@ -108,9 +112,12 @@ class Receiver:
             own,
             self._total,
             self._kept[: len(self.arrived)],
+            np.ones(len(self.arrived), dtype=np.uint32),
             nothing if spoiled is None else spoiled,
             grid.bits,
-            1.0 / grid.scale,
+            grid.edges,
+            1.0 / grid.scales,
+            everybody,
         )
         return lost
 

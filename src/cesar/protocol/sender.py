@@ -10,6 +10,8 @@ a fraction α² of the words instead of all of them (docs/design/001-compact-key
 
 from __future__ import annotations
 
+import hashlib
+import struct
 import threading
 from dataclasses import dataclass, field
 
@@ -18,8 +20,9 @@ import numpy as np
 from cesar import bits, ring
 from cesar.crypto.keys import MaskKey, digest_positions
 from cesar.crypto.keystream import Keystream
-from cesar.errors import PrivacyError
+from cesar.errors import EncodingError, PrivacyError
 from cesar.types import BitWords, ByteArray, NodeId, RingWords, Vector
+from cesar.wire import Token
 
 BLOCK_WORDS = 1408
 """Bitmap words per block: 90,112 positions, whose masks take 352 KiB and stay in the second-level cache."""
@@ -30,23 +33,23 @@ class Partner:
     """What a sender knows of one mask partner.
 
     Attributes:
-        seed: the partner's fresh seed of this attempt.
+        token: the partner's fresh seed of this attempt, and its ephemeral key.
         words: the positions that the partner selected, or those of them that this sender selected too.
         common: how many positions both selected, per block.
         digest: of these positions.
     """
 
-    seed: bytes = field(repr=False)
+    token: Token
     words: BitWords = field(repr=False)
     common: tuple[int, ...]
     digest: bytes
 
     @classmethod
-    def of(cls, seed: bytes, theirs: BitWords, own: BitWords) -> Partner:
+    def of(cls, token: Token, theirs: BitWords, own: BitWords) -> Partner:
         common = bits.both(own, theirs)
         counts = np.empty(-(-len(own) // BLOCK_WORDS), dtype=np.int64)
         bits.count_blocks(common, BLOCK_WORDS, counts)
-        return cls(seed, theirs, tuple(counts.tolist()), digest_positions(common))
+        return cls(token, theirs, tuple(counts.tolist()), digest_positions(common))
 
 
 def kept_positions(own: BitWords, partners: list[BitWords], masking_requirement: int) -> BitWords:
@@ -102,13 +105,81 @@ def write_masked(
             needed = stream_words[: masker.partner.common[index]]
             stream.fill(needed)
             ring.add_masks(masks, mine, masker.partner.words[block], needed, masker.negate, k == 0)
-        first = 64 * start
-        offset = np.uint64((dither + first) % (1 << 64)) if dither else bits.ZERO
-        values = vector[first : 64 * block.stop]
-        written += ring.seal(masks, values, kept[block], grid.scale, offset, words[written:])
+        written += ring.seal(
+            masks,
+            vector,
+            kept[block],
+            start,
+            grid.edges,
+            grid.scales,
+            np.uint64(dither),
+            False,
+            words[written:],
+        )
     assert written == total, "the frame was sized for other positions"
     if grid.bits != 32:
         ring.pack(words, grid.bits, out)
+
+
+def write_grouped(
+    out: ByteArray,
+    vector: Vector,
+    positions: BitWords,
+    masks: list[tuple[MaskKey, bool]],
+    grid: ring.Grid,
+    dither: int,
+) -> None:
+    """Write the masked values at the positions of a group, packed to the ring's width, to `out`.
+
+    All members of the group send the same positions, so word k of a keystream masks the k-th value: streams are added
+    one after the other, without a look at the positions.
+
+    Args:
+        masks: (key, whether the mask is subtracted) for every other member.
+    """
+    if not masks:
+        raise PrivacyError("nothing leaves without a mask")
+    streams = [(Keystream(key.key), negate) for key, negate in masks]
+    total = 8 * len(out) // grid.bits
+    words = out.view("<u4") if grid.bits == 32 else np.empty(total, dtype=np.uint32)
+    counts = np.empty(-(-len(positions) // BLOCK_WORDS), dtype=np.int64)
+    bits.count_blocks(positions, BLOCK_WORDS, counts)
+    scratch = _scratch("stream", int(counts.max()))
+    written = 0
+    for start, count in zip(range(0, len(positions), BLOCK_WORDS), counts.tolist(), strict=True):
+        part, more = words[written : written + count], scratch[:count]
+        for k, (stream, negate) in enumerate(streams):
+            target = more if k else part
+            stream.fill(target)
+            if k:
+                (np.subtract if negate else np.add)(part, more, out=part)
+            elif negate:
+                np.negative(part, out=part)
+        block = positions[start : start + BLOCK_WORDS]
+        ring.seal(part, vector, block, start, grid.edges, grid.scales, np.uint64(dither), True, part)
+        written += count
+    assert written == total, "the frame was sized for other positions"
+    if grid.bits != 32:
+        ring.pack(words, grid.bits, out)
+
+
+def read_values(data: ByteArray, count: int, width: int) -> RingWords:
+    """The words of a share.
+
+    Raises:
+        EncodingError: these are not `count` words of `width` bits.
+    """
+    if len(data) != ring.packed_size(count, width):
+        raise EncodingError(f"{count} values of {width} bits do not fill {len(data)} bytes")
+    if count * width % 8 and data[-1] >> (count * width % 8):
+        raise EncodingError("the padding is not zero")
+    return ring.unpack(data, width, count)
+
+
+def dither_for(secret: bytes, receiver: NodeId) -> int:
+    """The seed of stochastic rounding towards one receiver; never 0, which means rounding to nearest."""
+    digest = hashlib.sha256(secret + struct.pack("<I", receiver)).digest()
+    return int.from_bytes(digest[:8], "little") | 1
 
 
 def wants_negation(me: NodeId, partner: NodeId) -> bool:

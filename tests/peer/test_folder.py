@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from cesar import cli
 from cesar.errors import ConfigError
+from cesar.peer.folder import missing_edges
 from cesar.peer.identity import Identity
-from cesar.peer.network import missing_edges
 from cesar.peer.roster import Roster
 
 

@@ -25,19 +25,14 @@ from typing import TYPE_CHECKING
 
 import networkx as nx
 
+from cesar import files
 from cesar.errors import ConfigError
-from cesar.peer.identity import (
-    CA_CERTIFICATE,
-    CA_DAYS,
-    CERTIFICATE,
-    Authority,
-    Request,
-    make_keys,
-    read_public,
-    write_public,
-)
+from cesar.peer.authority import DAYS as AUTHORITY_DAYS
+from cesar.peer.authority import Authority
+from cesar.peer.claims import Request
+from cesar.peer.identity import make_keys
+from cesar.peer.keyfiles import CA_CERTIFICATE, CERTIFICATE, read_public
 from cesar.peer.roster import FILE, NETWORK_ID_BYTES, Member, Roster
-from cesar.topology import check_degrees
 from cesar.types import NodeId
 
 if TYPE_CHECKING:
@@ -125,9 +120,9 @@ class Network:
 
     @classmethod
     def _fill(cls, folder: Path, plan: Plan, now: datetime) -> None:
-        authority = Authority.create(plan.name, now=now, days=max(CA_DAYS, plan.days + 1))
+        authority = Authority.create(plan.name, now=now, days=max(AUTHORITY_DAYS, plan.days + 1))
         authority.save(folder / "ca")
-        write_public(folder / SETTINGS, plan.settings.encode())
+        files.write(folder / SETTINGS, plan.settings.encode())
         members = []
         for node in sorted(plan.graph):
             request = plan.requests.get(node)
@@ -264,15 +259,15 @@ class Network:
         """All that a peer needs beside its keys and the roster; `apart` is between its port and that of its status page."""
         place.mkdir(parents=True, exist_ok=True)
         common = read_public(self.folder / SETTINGS).decode()
-        write_public(place / CERTIFICATE, member.certificate)
-        write_public(place / CA_CERTIFICATE, self.authority.certificate)
-        write_public(place / PEER, (_peer_table(member, apart) + common).encode())
+        files.write(place / CERTIFICATE, member.certificate)
+        files.write(place / CA_CERTIFICATE, self.authority.certificate)
+        files.write(place / PEER, (_peer_table(member, apart) + common).encode())
 
     def publish(self) -> None:
         """The roster into every folder that has one; the authority's own last, since it counts versions."""
         for place in (*self.folder.glob("peer-*/"), *self.folder.glob("signed/peer-*/")):
-            write_public(place / FILE, self.roster.raw)
-        write_public(self.folder / FILE, self.roster.raw)
+            files.write(place / FILE, self.roster.raw)
+        files.write(self.folder / FILE, self.roster.raw)
 
 
 def _method(text: str) -> MethodSection:
@@ -287,8 +282,7 @@ def _method(text: str) -> MethodSection:
 
 def _check(graph: nx.Graph, method: MethodSection) -> None:
     """Refuse a graph on which the method could share nothing, or not safely."""
-    check_degrees(graph, method.masks_on(graph))
-    method.build(min(degree for _, degree in graph.degree), graph=graph)
+    method.settled(graph)
 
 
 def _peer_table(member: Member, apart: int) -> str:

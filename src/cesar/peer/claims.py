@@ -1,0 +1,232 @@
+"""What a certificate says about its owner, and the request by which a site asks for one.
+
+A certificate says three things, and the authority's signature binds them to one another:
+
+    the TLS key                         ECDSA P-256, the certificate's own
+    CN, SAN DNS  node-3.demo.cesar      which node of which network
+    SAN URI      cesar:x25519:<hex>     the agreement key, from which masks follow
+
+The request that a site makes says the same three, signed with the site's TLS key, so private keys never leave
+the site. A site that claims somebody else's agreement key could not compute a single mask with it; the roster
+refuses two members with one key all the same.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.x509.oid import NameOID
+
+from cesar.errors import ConfigError
+from cesar.peer.keyfiles import CA_CERTIFICATE, read_public
+from cesar.types import NodeId
+
+_NETWORK = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
+_HOST = re.compile(rf"node-(0|[1-9][0-9]{{0,9}})\.({_NETWORK.pattern})\.cesar")
+_AGREEMENT = re.compile(r"cesar:x25519:([0-9a-f]{64})")
+_ADDRESS = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252})|\[[0-9A-Fa-f:.]{2,45}\]):([0-9]{1,5})")
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a request or a certificate says about its owner."""
+
+    id: NodeId
+    network: str
+    agreement_key: bytes
+
+    @property
+    def host_name(self) -> str:
+        """The name under which TLS knows the node."""
+        return f"node-{self.id}.{self.network}.cesar"
+
+    @classmethod
+    def of(cls, signed: x509.Certificate | x509.CertificateSigningRequest) -> Claim:
+        """Read the names; nothing beside them may be there.
+
+        Raises:
+            ConfigError: names are missing, of another form, or contradict one another.
+        """
+        try:
+            names = signed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+            common = [str(name.value) for name in signed.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+        except (ValueError, x509.ExtensionNotFound, x509.DuplicateExtension, UnsupportedAlgorithm) as error:
+            raise ConfigError(f"its names cannot be read: {error}") from None
+        hosts = names.get_values_for_type(x509.DNSName)
+        links = names.get_values_for_type(x509.UniformResourceIdentifier)
+        host = _HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
+        link = _AGREEMENT.fullmatch(links[0]) if len(links) == 1 else None
+        if host is None or link is None or len(list(names)) != 2 or common != hosts:
+            raise ConfigError(
+                "it must name exactly one node (node-ID.NETWORK.cesar) and one agreement key (cesar:x25519:…)"
+            )
+        node = check_id(int(host[1]))
+        return cls(node, check_network(host[2]), _check_agreement_key(bytes.fromhex(link[1])))
+
+    def extension(self) -> x509.SubjectAlternativeName:
+        link = f"cesar:x25519:{self.agreement_key.hex()}"
+        return x509.SubjectAlternativeName(
+            [x509.DNSName(self.host_name), x509.UniformResourceIdentifier(link)]
+        )
+
+
+def check_network(name: str) -> str:
+    """A network's name is part of host names."""
+    if len(name) > 40 or not _NETWORK.fullmatch(name):
+        raise ConfigError(
+            f"{name!r} cannot name a network: use at most 40 of a–z, 0–9 and single hyphens, such as lung-trial"
+        )
+    return name
+
+
+def check_id(node: int) -> NodeId:
+    if not 0 <= node < 2**32:
+        raise ConfigError(f"{node} cannot be a node's id; ids go from 0 to {2**32 - 1}")
+    return NodeId(node)
+
+
+def check_name(name: str) -> str:
+    """What people call a peer; it stands in tables, so it may not contain control characters."""
+    if not 0 < len(name) <= 64 or not name.isprintable() or name != name.strip():
+        raise ConfigError(f"{name!r} cannot name a peer; use 1 to 64 printable characters")
+    return name
+
+
+def check_address(address: str) -> str:
+    match = _ADDRESS.fullmatch(address)
+    if match is None or not 0 < int(match[1]) < 65536:
+        raise ConfigError(f"{address!r} is not an address; write host:port, such as node.example.org:7400")
+    return address
+
+
+def _check_agreement_key(public: bytes) -> bytes:
+    """Refuse the few points whose every agreement is zero."""
+    try:
+        X25519PrivateKey.generate().exchange(X25519PublicKey.from_public_bytes(public))
+    except ValueError:
+        raise ConfigError("its agreement key is not a usable X25519 key; make new keys") from None
+    return public
+
+
+def read_certificate(pem: bytes, what: str = "the certificate") -> x509.Certificate:
+    try:
+        certificate = x509.load_pem_x509_certificate(pem)
+        check_curve(certificate.public_key())
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise ConfigError(f"{what} cannot be read: {error}") from None
+    return certificate
+
+
+def read_authority(pem: bytes) -> x509.Certificate:
+    """The certificate that a peer trusts: a P-256 authority that signed itself."""
+    certificate = read_certificate(pem, "the authority's certificate")
+    try:
+        certificate.verify_directly_issued_by(certificate)
+        able = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound, x509.DuplicateExtension):
+        able = False
+    if not able:
+        raise ConfigError(
+            f"that is not the certificate of an authority; take {CA_CERTIFICATE} of the network"
+        )
+    return certificate
+
+
+def check_issuer(certificate: x509.Certificate, authority: x509.Certificate) -> None:
+    """Refuse a certificate that this authority did not sign."""
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature):
+        raise ConfigError(
+            f"another authority signed it; certificate and {CA_CERTIFICATE} must come from the same network"
+        ) from None
+
+
+def fingerprint(certificate: x509.Certificate) -> bytes:
+    """SHA-256 of the certificate: what two people compare over the telephone."""
+    return certificate.fingerprint(hashes.SHA256())
+
+
+def check_curve(key: object) -> ec.EllipticCurvePublicKey:
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise ConfigError("its key is not on the curve P-256; make keys with cesar")
+    return key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a site sends to the authority: a signed certificate request, and how to call and reach the peer.
+
+    Attributes:
+        csr: the certificate request, PEM.
+        name: what people call the peer; None leaves that to the authority.
+        address: host:port where neighbours reach it; None if it can only dial.
+    """
+
+    csr: bytes
+    name: str | None = None
+    address: str | None = None
+
+    def __post_init__(self) -> None:
+        self.open()
+        if self.name is not None:
+            check_name(self.name)
+        if self.address is not None:
+            check_address(self.address)
+
+    def open(self) -> tuple[Claim, ec.EllipticCurvePublicKey]:
+        """Check the signature and the names.
+
+        Raises:
+            ConfigError: says why this cannot become a certificate.
+        """
+        try:
+            csr = x509.load_pem_x509_csr(self.csr)
+            valid = csr.is_signature_valid
+        except (ValueError, UnsupportedAlgorithm, InvalidSignature) as error:
+            raise ConfigError(f"the certificate request cannot be read: {error}") from None
+        if not valid:
+            raise ConfigError("the certificate request is not signed by the key in it; make it again")
+        return Claim.of(csr), check_curve(csr.public_key())
+
+    @property
+    def claim(self) -> Claim:
+        return self.open()[0]
+
+    def to_bytes(self) -> bytes:
+        fields = {"format": 1, "name": self.name, "address": self.address, "csr": self.csr.decode()}
+        return (json.dumps(fields, indent=2) + "\n").encode()
+
+    @classmethod
+    def load(cls, path: Path) -> Request:
+        data = read_public(path)
+        try:
+            fields = json.loads(data)
+        except (ValueError, RecursionError):
+            fields = None
+        match fields:
+            case {
+                "format": 1,
+                "name": str() | None as name,
+                "address": str() | None as address,
+                "csr": str() as csr,
+                **rest,
+            } if not rest:
+                try:
+                    return cls(csr=csr.encode(errors="replace"), name=name, address=address)
+                except ConfigError as error:
+                    raise ConfigError(f"{path}: {error}") from None
+            case _:
+                raise ConfigError(f"{path} is not a request; make one with `cesar peer request`")
+
+
+def subject_of(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])

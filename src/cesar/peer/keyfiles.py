@@ -1,0 +1,106 @@
+"""The files of a peer's and an authority's folder: their names, and how secrets are written and read.
+
+Private files are created with mode 0600 and never overwritten, and one that others can read is not loaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from cesar.errors import ConfigError
+
+CA_KEY, CA_CERTIFICATE = "ca.key", "ca.pem"
+TLS_KEY, AGREEMENT_KEY, CERTIFICATE, REQUEST = "key.pem", "agreement.key", "certificate.pem", "request.json"
+_LIMIT = 1 << 16
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """A secret into a new file that nobody else can read.
+
+    Raises:
+        ConfigError: the file exists. A key that is overwritten is gone for good.
+    """
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise ConfigError(
+            f"{path} exists already, and a private key is never overwritten; choose another folder"
+        ) from None
+    with os.fdopen(handle, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(handle)
+
+
+def read_private(path: Path) -> bytes:
+    """A secret, if it is one: nobody but its owner may be able to read it."""
+    with _opened(path) as handle:
+        if os.name == "posix" and os.fstat(handle).st_mode & 0o077:
+            raise ConfigError(
+                f"others can read {path}; make it private with: chmod 600 {shlex.quote(str(path))}"
+            )
+        return os.read(handle, _LIMIT)
+
+
+def read_public(path: Path, limit: int = _LIMIT) -> bytes:
+    """A file of at most `limit` bytes."""
+    with _opened(path) as handle, os.fdopen(handle, "rb", closefd=False) as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise ConfigError(f"{path} has more than {limit:,} bytes; that is not the file it should be")
+    return data
+
+
+def make_private_folder(folder: Path) -> None:
+    """A folder for secrets; one that exists keeps its mode, and the files in it are private anyway."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    try:
+        yield handle
+    except IsADirectoryError:
+        raise ConfigError(f"cannot read {path}: it is a folder") from None
+    finally:
+        os.close(handle)
+
+
+def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    data = read_private(path)
+    try:
+        key = load_pem_private_key(data, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        # The library's message could quote the file, and the file is secret.
+        raise ConfigError(f"{path} is not a private key in PEM without a passphrase") from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ConfigError(f"{path} is not a key on the curve P-256")
+    return key
+
+
+def file_fingerprint(data: bytes) -> str:
+    """What `sha256sum` prints for the file, to compare over the telephone."""
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,282 @@
+"""A link to one neighbour: what is to be sent to it, and what it says.
+
+Memory. A frame is cut into chunks as it is sent; gRPC's flow control holds the sender back. A receiver knows how
+long a frame can be, and takes in large ones one after the other (`Room`), as long as they flow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import grpc
+
+from cesar.errors import Refusal
+from cesar.peer import chunks
+from cesar.peer.chunks import Assembly, Message
+from cesar.peer.roster import LIMIT as ROSTER_LIMIT
+from cesar.types import Buffer, NodeId, RoundNo
+
+log = logging.getLogger("cesar.peer")
+
+HELLO_LIMIT = 64 << 10
+LARGE = 8 << 20
+STALLED_SECONDS, PLACE_SECONDS = 2.0, 20.0
+
+
+class Hub(Protocol):
+    """The owner of the links: decides whom to believe and what to do with what they say."""
+
+    async def largest_frame(self) -> int:
+        """No frame is longer; waits until that is known."""
+
+    def hello(self) -> bytes:
+        """What to say first."""
+
+    def meet(self, peer: NodeId, hello: bytes) -> None:
+        """Look at what a neighbour says first, and when it knows more; raises `Refusal`."""
+
+    async def frame(self, peer: NodeId, payload: Buffer) -> None:
+        """Take in a frame; the link reads on when this returns. Raises `Refusal`."""
+
+    def status(self, peer: NodeId, body: bytes) -> None:
+        """A neighbour says where it stands; raises `Refusal`."""
+
+    def roster_from(self, peer: NodeId, data: bytes) -> None:
+        """A neighbour sends its roster; raises `Refusal`."""
+
+    def connected(self, link: Link) -> None:
+        """A conversation has begun; it may replace an older one."""
+
+    def disconnected(self, link: Link) -> None:
+        """The conversation has ended, and no other has begun."""
+
+    def failed(self, peer: NodeId, why: str) -> None:
+        """A link could not be made, or was ended for this reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Parcel:
+    kind: Message
+    payload: Buffer = field(repr=False)
+    round_: RoundNo | None = None
+
+
+class Room:
+    """Lets one large frame come in at a time; whoever stops in the middle, or dawdles, does not keep the others out."""
+
+    def __init__(self) -> None:
+        self._inside = 0
+        self._left = asyncio.Event()
+        self._pulse = 0
+
+    def beat(self) -> None:
+        """Some bytes of a large frame have come."""
+        self._pulse += 1
+
+    async def enter(self, length: int) -> bool:
+        """Wait for a place for so many bytes; whether one was taken, to be given back with `leave`."""
+        if length < LARGE:
+            return False
+        end = asyncio.get_running_loop().time() + PLACE_SECONDS
+        while self._inside and asyncio.get_running_loop().time() < end:
+            pulse = self._pulse
+            self._left.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._left.wait(), STALLED_SECONDS)
+            if self._pulse == pulse:
+                break
+        self._inside += 1
+        return True
+
+    def leave(self) -> None:
+        self._inside -= 1
+        self._left.set()
+
+
+class Stream(Protocol):
+    """What the two ends of a gRPC stream have in common."""
+
+    async def read(self) -> Any: ...
+    async def write(self, message: bytes) -> None: ...
+
+
+class Link:
+    """What is to be sent to one neighbour, and the conversation with it, if there is one.
+
+    Attributes:
+        delivered: messages that were handed to the network, ever.
+    """
+
+    def __init__(self, peer: NodeId, room: Room, hub: Hub) -> None:
+        self.peer, self._room, self._hub = peer, room, hub
+        self.delivered = 0
+        self._leaving = 0
+        self._queue: deque[_Parcel] = deque()
+        self._wake = asyncio.Event()
+        self._conversation: asyncio.Task[None] | None = None
+        self._refused = ""
+        self._silent: asyncio.Task[None] | None = None
+
+    @property
+    def up(self) -> bool:
+        return self._conversation is not None
+
+    @property
+    def outstanding(self) -> int:
+        """Bytes that are queued or on their way."""
+        return self._leaving + sum(len(parcel.payload) for parcel in self._queue)
+
+    def send(self, kind: Message, payload: Buffer, round_: RoundNo | None = None) -> None:
+        """Queue something; it is dropped if the link is down."""
+        if self.up:
+            self._queue.append(_Parcel(kind, payload, round_))
+            self._wake.set()
+
+    def forget_before(self, round_: RoundNo) -> None:
+        """Drop frames of earlier rounds that have not begun to leave: nobody waits for them any more."""
+        self._queue = deque(
+            parcel for parcel in self._queue if parcel.round_ is None or parcel.round_ >= round_
+        )
+
+    async def first_message(self, stream: Stream, seconds: float) -> Any:
+        """What a neighbour that has dialled says first. A newer stream replaces one that is still silent."""
+        if self._silent is not None:
+            self._silent.cancel()
+        task = self._silent = asyncio.current_task()
+        try:
+            return await asyncio.wait_for(stream.read(), seconds)
+        finally:
+            if self._silent is task:
+                self._silent = None
+
+    def meet(self, message: object) -> None:
+        """Look at the first message: it must be a greeting."""
+        if not isinstance(message, bytes):
+            raise Refusal("it ended the connection before it said who it is")
+        kind, body = chunks.read(message)
+        if kind is Message.REFUSED:
+            raise Refusal(_refusal_of(body))
+        if kind is not Message.HELLO or len(body) > HELLO_LIMIT:
+            raise Refusal("it does not begin with a hello")
+        self._hub.meet(self.peer, bytes(body))
+
+    async def talk(self, stream: Stream, greet: Callable[[], Awaitable[None]]) -> bool:
+        """Greet, then send and listen until the stream ends. A newer conversation replaces an older one.
+
+        Returns whether it ended without a refusal by this side; the hub is told of one.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        reason = ""
+        try:
+            await greet()
+            if self._conversation is not None:
+                self._conversation.cancel()
+            self._conversation = task
+            self._empty()
+            self._refused = ""
+            self._hub.connected(self)
+            async with asyncio.TaskGroup() as group:
+                sender = group.create_task(self._send_all(stream))
+                await self._listen(stream)
+                sender.cancel()
+        except* Refusal as group:
+            reason = str(group.exceptions[0])
+            again, self._refused = reason == self._refused, reason  # it will dial again, and again
+            level = logging.DEBUG if again else logging.WARNING
+            log.log(level, "node %d: %s", self.peer, reason, extra={"peer_id": self.peer})
+            self._hub.failed(self.peer, reason)
+            with contextlib.suppress(Exception):
+                await asyncio.wait_for(stream.write(bytes([Message.REFUSED]) + reason.encode()), 2)
+        finally:
+            if self._conversation is task:
+                self._over()
+        return not reason
+
+    def end(self) -> asyncio.Task[None] | None:
+        """End the conversation, if there is one; its task is over a little later."""
+        task = self._conversation
+        if task is not None:
+            self._over()
+            task.cancel()
+        return task
+
+    def _over(self) -> None:
+        self._conversation = None
+        self._empty()
+        self._hub.disconnected(self)
+
+    def _empty(self) -> None:
+        self._queue.clear()
+        self._leaving = 0
+
+    async def _send_all(self, stream: Stream) -> None:
+        while True:
+            while not self._queue:
+                self._wake.clear()
+                await self._wake.wait()
+            await self._send_one(stream, self._queue.popleft())
+
+    async def _send_one(self, stream: Stream, parcel: _Parcel) -> None:
+        self._leaving = len(parcel.payload)
+        for message in chunks.written(parcel.kind, parcel.payload):
+            await stream.write(message)
+            self.delivered += 1
+        self._leaving = 0
+
+    async def _listen(self, stream: Stream) -> None:
+        coming: Assembly | None = None
+        inside = False
+        try:
+            while (message := await stream.read()) is not grpc.aio.EOF:
+                kind, body = chunks.read(message)
+                if kind in chunks.LONG and coming is None:
+                    coming = Assembly(kind, body)
+                    coming.check(await self._most(kind))
+                    inside = await self._room.enter(coming.length)
+                    coming.begin()
+                elif kind is Message.MORE and coming is not None:
+                    coming.add(body)
+                    self._room.beat()
+                elif kind is Message.REFUSED:
+                    log.warning("node %d: %s", self.peer, _refusal_of(body), extra={"peer_id": self.peer})
+                    self._hub.failed(self.peer, _refusal_of(body))
+                    return
+                else:
+                    self._take_short(kind, body)
+                if coming is not None and (payload := coming.whole) is not None:
+                    await self._take_long(coming.kind, payload)
+                    coming = payload = None  # a frame can be large: nothing here may keep it
+                    if inside:
+                        inside = False
+                        self._room.leave()
+        finally:
+            if inside:
+                self._room.leave()
+
+    async def _most(self, kind: Message) -> int:
+        return ROSTER_LIMIT if kind is Message.ROSTER else await self._hub.largest_frame()
+
+    def _take_short(self, kind: Message, body: memoryview) -> None:
+        if kind is Message.STATUS:
+            self._hub.status(self.peer, bytes(body))
+        elif kind is Message.HELLO and len(body) <= HELLO_LIMIT:
+            self._hub.meet(self.peer, bytes(body))
+        else:
+            raise chunks.misplaced(kind)
+
+    async def _take_long(self, kind: Message, payload: memoryview) -> None:
+        if kind is Message.ROSTER:
+            self._hub.roster_from(self.peer, bytes(payload))
+        else:
+            await self._hub.frame(self.peer, payload)
+
+
+def _refusal_of(body: memoryview) -> str:
+    return f"it refuses this peer: {bytes(body[:2000]).decode(errors='replace')}"

@@ -1,0 +1,159 @@
+"""Who is there, and whom a round waits for. No socket and no clock: links and neighbours tell, the driver asks.
+
+A round waits for a neighbour until the deadline, except when that neighbour will surely not send: its link is down,
+it is there for something else, it has gone on to a later round, or it kept us waiting in vain last time and has not
+been heard since. So a dead peer costs nothing, and a hanging one costs one deadline. If all that are there kept us
+waiting, it is this peer that is out of step: it waits for them again instead of running ahead alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from cesar.peer.messages import Hello, Status
+from cesar.types import NodeId
+
+
+class Standing(Enum):
+    """What a neighbour is to a round."""
+
+    DOWN = "there is no link"
+    APART = "it is there for something else, or under another roster: its frames are of another session"
+    AHEAD = "it has gone on to a later round"
+    SUSPECTED = "it kept this peer waiting, and has not been heard since"
+    AWAITED = "its frames are on their way"
+
+
+@dataclass(slots=True)
+class Neighbour:
+    """What is known of one neighbour at this moment.
+
+    Attributes:
+        purpose, roster, release, satisfied: as it said last, see `messages.Hello`.
+        clock: by how many seconds its clock is ahead of this one's.
+        suspected: it kept this peer waiting, and nobody waits for it until it is heard again.
+        refusals: frames of this conversation that an honest neighbour would not have sent.
+    """
+
+    up: bool = False
+    status: Status = field(default_factory=Status)
+    purpose: str = ""
+    roster: int = 0
+    release: str = ""
+    clock: float = 0.0
+    satisfied: bool = False
+    suspected: bool = False
+    refusals: int = 0
+    last_error: str = ""
+
+
+class Liveness:
+    """The neighbours of one peer.
+
+    Args:
+        purpose: what this peer is there for.
+        mine: where it stands.
+    """
+
+    def __init__(self, purpose: str, mine: Status, neighbours: Iterable[NodeId], roster: int) -> None:
+        self.purpose, self.mine = purpose, mine
+        self.neighbours: dict[NodeId, Neighbour] = {}
+        self.adopt(neighbours, roster)
+
+    def adopt(self, neighbours: Iterable[NodeId], roster: int) -> None:
+        """Another version of the roster holds from now on; those who stay are known already."""
+        self._roster = roster
+        self.neighbours = {peer: self.neighbours.get(peer, Neighbour()) for peer in neighbours}
+
+    # ── what happens ────────────────────────────────────────────────────────────────────────────────────
+
+    def _known(self, peer: NodeId) -> Neighbour:
+        """What is known of a neighbour; of one that a newer roster does not have, nothing is kept."""
+        return self.neighbours.get(peer) or Neighbour()
+
+    def greeted(self, peer: NodeId, hello: Hello, now: float) -> None:
+        """It has said who it is; `now` is the time of day here, in seconds since 1970."""
+        known = self._known(peer)
+        known.status, known.purpose, known.roster = hello.status, hello.purpose, hello.roster
+        known.release, known.satisfied = hello.release, hello.satisfied
+        known.clock, known.last_error = hello.time - now, ""
+
+    def connected(self, peer: NodeId) -> None:
+        """A conversation begins: what happened in the last one is forgiven."""
+        known = self._known(peer)
+        known.up, known.refusals, known.suspected = True, 0, False
+
+    def disconnected(self, peer: NodeId) -> None:
+        """The link is down."""
+        self._known(peer).up = False
+
+    def failed(self, peer: NodeId, why: str) -> None:
+        """A link could not be made, or was ended for this reason."""
+        self._known(peer).last_error = why
+
+    def told(self, peer: NodeId, status: Status) -> None:
+        """It says where it stands; if that is where this peer is, it is alive."""
+        known = self._known(peer)
+        known.status = status
+        if status.current >= self.mine.current:
+            known.suspected = False
+
+    def heard(self, peer: NodeId) -> None:
+        """A frame of use has come from it."""
+        self._known(peer).suspected = False
+
+    def blamed(self, peer: NodeId, why: str, *, harmless: bool) -> int:
+        """It sent a frame that was refused; how many of this conversation an honest neighbour would not have sent."""
+        known = self._known(peer)
+        known.last_error = why
+        known.refusals += not harmless
+        return known.refusals
+
+    def suspect(self, peer: NodeId) -> bool:
+        """It kept this peer waiting in vain; whether that is news."""
+        known = self._known(peer)
+        news, known.suspected = not known.suspected, True
+        return news
+
+    # ── what follows ────────────────────────────────────────────────────────────────────────────────────
+
+    def standing(self, peer: NodeId, round_: int) -> Standing:
+        known = self._known(peer)
+        if not known.up:
+            return Standing.DOWN
+        if known.purpose != self.purpose or known.roster != self._roster:
+            return Standing.APART
+        if known.status.current > round_:
+            return Standing.AHEAD
+        return Standing.SUSPECTED if known.suspected else Standing.AWAITED
+
+    def gone(self, round_: int) -> frozenset[NodeId]:
+        """Neighbours that will surely send nothing of use in this round, or are not worth waiting for."""
+        standing = {peer: self.standing(peer, round_) for peer in self.neighbours}
+        worth = Standing.AWAITED if Standing.AWAITED in standing.values() else Standing.SUSPECTED
+        return frozenset(peer for peer, what in standing.items() if what is not worth)
+
+    @property
+    def up(self) -> frozenset[NodeId]:
+        return frozenset(peer for peer, known in self.neighbours.items() if known.up)
+
+    def takes_part(self, peer: NodeId) -> bool:
+        """Whether a neighbour is connected and there for the same thing: one that is being checked does not train."""
+        known = self._known(peer)
+        return known.up and known.purpose == self.purpose
+
+    def next_round(self, least: int) -> int:
+        """The latest round that a neighbour can still be joined in, so that one that was away comes back where the
+        others are; no round below `least`.
+        """
+        return max([least, *(self.neighbours[peer].status.joinable for peer in self._partners())])
+
+    def still_in(self, round_: int) -> bool:
+        """Whether somebody who is awaited at all has this round to end."""
+        known = [self.neighbours[peer] for peer in self._partners()]
+        return any(other.status.current == round_ and not other.suspected for other in known)
+
+    def _partners(self) -> list[NodeId]:
+        return [peer for peer in self.neighbours if self.takes_part(peer)]

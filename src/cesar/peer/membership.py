@@ -1,0 +1,105 @@
+"""The roster that a peer goes by, and the step to a newer one.
+
+A newer roster may come from a neighbour or lie in the folder. It is checked at once, and used from the next round on:
+first it is durable, then it counts. A peer never goes back to an older one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+from cesar import files
+from cesar.crypto.keys import Keyring, PairSecret
+from cesar.errors import ConfigError, Refusal
+from cesar.peer.identity import Identity
+from cesar.peer.roster import FILE, Roster
+from cesar.peer.state import StateFile
+from cesar.topology import Neighbourhood
+from cesar.types import NodeId
+
+log = logging.getLogger("cesar.peer")
+
+
+class Membership:
+    """One peer's place in the network.
+
+    Attributes:
+        roster: the one that holds now.
+        hood: what the peer may know of its graph.
+        newer: one that will hold from the next round on.
+    """
+
+    def __init__(self, identity: Identity, roster: Roster, folder: Path, state: StateFile) -> None:
+        self._identity, self._state = identity, state
+        self._path = folder / FILE
+        self.roster, self.hood = roster, self._place(roster)
+        self.newer: Roster | None = None
+
+    def remember(self) -> None:
+        """The version that holds is one that this peer has seen."""
+        self._state.change(roster=max(self.roster.version, self._state.state.roster))
+
+    def look(self) -> None:
+        """Whoever runs the site may have put a newer roster into the folder."""
+        try:
+            data = self._path.read_bytes()
+        except OSError:
+            return
+        if data != self.roster.raw:
+            try:
+                self.offer(data, "the folder")
+            except Refusal as refusal:
+                log.warning("the folder: %s", refusal)
+
+    def offer(self, data: bytes, source: str) -> None:
+        """Keep a roster for the next round if it is newer and has a place for this peer.
+
+        Raises:
+            Refusal: it is not a roster of this network.
+        """
+        seen = (self.newer or self.roster).version
+        try:
+            newer = Roster.parse(data, self._identity.ca, at_least=0)
+        except ConfigError as error:
+            raise Refusal(f"it sent a roster that cannot be used: {error}") from None
+        if newer.network_id != self.roster.network_id:
+            raise Refusal("it sent the roster of another network of the same authority")
+        if newer.version <= seen:
+            return
+        try:
+            self._place(newer)
+        except ConfigError as error:
+            log.warning("version %d of the roster: %s", newer.version, error)
+            return
+        log.info("version %d of the roster came from %s", newer.version, source)
+        self.newer = newer
+
+    def adopt(self) -> None:
+        """Go by the newer roster from now on."""
+        assert self.newer is not None
+        self._state.change(roster=self.newer.version)
+        files.write(self._path, self.newer.raw)
+        self.roster, self.hood, self.newer = self.newer, self._place(self.newer), None
+
+    def keys(self, session: bytes) -> Keyring:
+        """This peer's keys in a session; secrets with others are computed when first needed."""
+        identity, members = self._identity, self.roster.members
+        known: dict[NodeId, PairSecret] = {}
+
+        def static(peer: NodeId) -> PairSecret:
+            if peer not in known:
+                known[peer] = identity.keys.agree(members[peer].agreement_key, session)
+            return known[peer]
+
+        return Keyring(static, lambda _: os.urandom(32))
+
+    def _place(self, roster: Roster) -> Neighbourhood:
+        hood = roster.hood(self._identity.id)
+        if roster.members[self._identity.id].certificate != self._identity.certificate:
+            raise ConfigError(
+                f"version {roster.version} of the roster lists another certificate for node {self._identity.id}; "
+                "fetch the certificate that was signed last, or the newest roster"
+            )
+        return hood

@@ -1,0 +1,150 @@
+"""What peers say to one another beside frames and rosters: a greeting, and where each of them stands.
+
+Whatever reads here raises `Refusal` for what a neighbour cannot have meant.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import version
+
+from cesar.crypto.keys import VERSION
+from cesar.errors import Refusal
+from cesar.peer.config import SettingValue, differences
+
+RELEASE = version("cesar")
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Where a peer stands.
+
+    Attributes:
+        current: the round that it is in or begins next: frames of earlier ones never come again.
+        joinable: the first round that one can still join with it.
+    """
+
+    current: int = 0
+    joinable: int = 0
+
+    _LAYOUT = struct.Struct("<II")
+
+    def to_bytes(self) -> bytes:
+        return self._LAYOUT.pack(self.current, self.joinable)
+
+    @classmethod
+    def from_bytes(cls, body: bytes) -> Status:
+        try:
+            current, joinable = cls._LAYOUT.unpack(body)
+        except struct.error:
+            raise Refusal("a status of the wrong length") from None
+        return cls.told(current, joinable)
+
+    @classmethod
+    def told(cls, current: int, joinable: int) -> Status:
+        """What a neighbour said, if it can be."""
+        if not 0 <= current <= joinable <= current + 1 or joinable >= 1 << 31:
+            raise Refusal("a status that cannot be")
+        return cls(current, joinable)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """What either side says first, and again when it knows more: who it is, and what must be the same at both ends.
+
+    Attributes:
+        network: the roster's network id, in hexadecimal.
+        roster: its version.
+        purpose: what the peer is there for; only peers with the same purpose average with one another.
+        size: of its model, once it has one.
+        time: seconds since 1970 by its clock.
+        satisfied: it has checked all that it wanted to check.
+    """
+
+    node: int
+    network: str
+    roster: int
+    purpose: str
+    settings: Mapping[str, SettingValue] = field(repr=False)
+    size: int | None
+    status: Status
+    time: float
+    satisfied: bool = False
+    protocol: int = VERSION
+    release: str = RELEASE
+
+    def to_bytes(self) -> bytes:
+        words = {
+            "protocol": self.protocol,
+            "cesar": self.release,
+            "node": self.node,
+            "network": self.network,
+            "roster": self.roster,
+            "purpose": self.purpose,
+            "settings": dict(self.settings),
+            "satisfied": self.satisfied,
+            "size": self.size,
+            "status": [self.status.current, self.status.joinable],
+            "time": self.time,
+        }
+        return json.dumps(words).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Hello:
+        """Keys beside the known ones are for later releases, and passed over."""
+        try:
+            words = json.loads(data)
+        except (ValueError, RecursionError):
+            words = None
+        match words:
+            case {
+                "protocol": int() as protocol,
+                "cesar": str() as release,
+                "node": int() as node,
+                "network": str() as network,
+                "roster": int() as roster,
+                "purpose": str() as purpose,
+                "settings": dict() as settings,
+                "size": int() | None as size,
+                "status": [int() as current, int() as joinable],
+                "time": float() as time,
+            }:
+                pass
+            case _:
+                raise Refusal("its hello cannot be read; install the same release at both peers")
+        return cls(
+            node=node,
+            network=network,
+            roster=roster,
+            purpose=purpose,
+            settings=settings,
+            size=size,
+            status=Status.told(current, joinable),
+            time=time,
+            satisfied=words.get("satisfied") is True,
+            protocol=protocol,
+            release=release,
+        )
+
+    def accept(self, there: Hello) -> None:
+        """Refuse somebody with whom averages could not work; `self` is what this peer says, `there` what came."""
+        if there.protocol != self.protocol:
+            raise Refusal(
+                f"it speaks protocol version {there.protocol} (cesar {there.release}), and this peer speaks "
+                f"{self.protocol} (cesar {self.release}); install the same release at both"
+            )
+        if there.network != self.network:
+            raise Refusal("it belongs to another network")
+        if unlike := differences(self.settings, there.settings):
+            raise Refusal(
+                f"its settings differ: {'; '.join(unlike)}. Make [method] and buffers in peer.toml equal"
+            )
+        alike = self.purpose == there.purpose
+        if alike and None not in (there.size, self.size) and there.size != self.size:
+            raise Refusal(
+                f"its model has {there.size} parameters, and this peer's has {self.size}; both must train the "
+                "same model"
+            )

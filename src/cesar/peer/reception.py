@@ -1,0 +1,129 @@
+"""What neighbours say, and what it changes here: greetings, statuses, rosters and frames, as the links bring them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from cesar.errors import Reason, Refusal, RemoteProtocolError
+from cesar.peer.chunks import Message
+from cesar.peer.engine import EngineThread
+from cesar.peer.link import Link
+from cesar.peer.liveness import Liveness
+from cesar.peer.membership import Membership
+from cesar.peer.messages import Hello, Status
+from cesar.peer.pace import Pace
+from cesar.peer.transcript import Transcript
+from cesar.types import Buffer, NodeId
+
+log = logging.getLogger("cesar.peer")
+
+MOST_REFUSALS = 200
+"""A neighbour that sent so many bad frames in one conversation is sent away."""
+
+HARMLESS = (Reason.TOO_EARLY, Reason.STALE_ATTEMPT, Reason.DUPLICATE, Reason.SESSION)
+"""Refusals that an honest neighbour can cause when it restarts, runs ahead or changes its roster."""
+
+
+class Reception:
+    """The hub of the links (`link.Hub`). It tells `liveness` who is there, `membership` of rosters, and `engine` of
+    frames.
+
+    Args:
+        greeting: what this peer says of itself at the moment.
+        pace: is told when frames come.
+    """
+
+    def __init__(
+        self,
+        greeting: Callable[[], Hello],
+        liveness: Liveness,
+        membership: Membership,
+        engine: EngineThread,
+        pace: Pace,
+        transcript: Transcript | None,
+    ) -> None:
+        self._greeting, self._transcript = greeting, transcript
+        self._liveness, self._membership, self._engine, self._pace = liveness, membership, engine, pace
+        self._changed = asyncio.Event()
+
+    def forget_changes(self) -> None:
+        """From here on, `change` waits for something new."""
+        self._changed.clear()
+
+    async def change(self, deadline: float) -> bool:
+        """Wait until a neighbour has said something, come or gone; False if the time is over before that."""
+        try:
+            await asyncio.wait_for(self._changed.wait(), max(0.0, deadline - time.monotonic()))
+        except TimeoutError:
+            return False
+        self._changed.clear()
+        return True
+
+    # ── what the links bring (`link.Hub`) ───────────────────────────────────────────────────────────────
+
+    def hello(self) -> bytes:
+        return self._greeting().to_bytes()
+
+    def meet(self, peer: NodeId, hello: bytes) -> None:
+        there = Hello.from_bytes(hello)
+        if there.node != peer:
+            raise Refusal(f"its certificate is that of node {peer}, but it says that it is node {there.node}")
+        self._greeting().accept(there)
+        self._liveness.greeted(peer, there, time.time())
+        self._changed.set()
+
+    def connected(self, link: Link) -> None:
+        log.info("node %d is connected", link.peer, extra={"peer_id": link.peer})
+        self._liveness.connected(link.peer)
+        link.send(Message.STATUS, self._liveness.mine.to_bytes())
+        roster = self._membership.roster
+        if self._liveness.neighbours[link.peer].roster < roster.version:
+            log.info("node %d has an older roster; it is sent version %d", link.peer, roster.version)
+            link.send(Message.ROSTER, roster.raw)
+        self._changed.set()
+
+    def disconnected(self, link: Link) -> None:
+        log.info("node %d is gone", link.peer, extra={"peer_id": link.peer})
+        self._liveness.disconnected(link.peer)
+        self._changed.set()
+
+    def failed(self, peer: NodeId, why: str) -> None:
+        self._liveness.failed(peer, why)
+        self._changed.set()
+
+    def status(self, peer: NodeId, body: bytes) -> None:
+        self._liveness.told(peer, Status.from_bytes(body))
+        self._changed.set()
+
+    def roster_from(self, peer: NodeId, data: bytes) -> None:
+        self._membership.offer(data, f"node {peer}")
+
+    async def largest_frame(self) -> int:
+        """Waits for the first model, which tells its size."""
+        return (await self._engine.ready()).largest_frame(self._membership.hood)
+
+    async def frame(self, peer: NodeId, payload: Buffer) -> None:
+        came = time.monotonic()
+        if self._transcript is not None:
+            self._transcript.received(peer, payload)
+        try:
+            late = await self._engine.call(lambda node: node.receive(peer, payload))
+        except RemoteProtocolError as error:
+            count = self.refused(error)
+            if count > MOST_REFUSALS:
+                raise Refusal(f"it sent {count} frames that had to be refused; the last: {error}") from None
+        else:
+            if late is not None:
+                log.info("a frame of round %d from node %d was ignored: that round is over", late, peer)
+                return
+            self._liveness.heard(peer)
+        self._pace.heard(came)
+        self._changed.set()
+
+    def refused(self, error: RemoteProtocolError) -> int:
+        """A frame of a neighbour could not be taken in; returns how many such there were."""
+        log.warning("%s", error, extra={"peer_id": error.peer, "reason": error.reason.value})
+        return self._liveness.blamed(error.peer, str(error), harmless=error.reason in HARMLESS)

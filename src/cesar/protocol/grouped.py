@@ -1,0 +1,436 @@
+"""GroupedRound: a receiver sees sums over whole groups of its neighbours, always the same groups.
+
+The phases are those of `masked`: announce, relay, share. What differs:
+
+*Nothing is agreed about who takes part.* The groups are fixed (`cesar.grouping`). If a member has not announced itself
+to r, r says so and the others of its group send r nothing in this round. If it vanishes later, the group's sum is lost
+for r in this round and nothing else. There is no regrouping among those who remain: the sum over S and the sum over S
+without k give v_k.
+
+*All members of a group send the same positions*: what is drawn for the group, or the union of what its members
+selected, of which r tells each member the part that it has not selected itself.
+
+*The receiver passes tokens on itself.* It has heard all its senders and must tell them its terms anyway.
+
+*Privacy does not rest on what r says.* A share carries the masks of all other members under keys that r does not know,
+and these contain all that r said: its scale, who is in the sum, and a digest of the positions. Whoever tells two members
+different things gets masks that do not cancel; whoever leaves a member out gets nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cesar import bits, ring
+from cesar.crypto.keys import SEED_BYTES, Attempt, Keyring, MaskKey, digest_positions, facts_of, mask_key
+from cesar.errors import DataError, EncodingError, LocalProtocolError, Reason, RemoteProtocolError
+from cesar.grouping import Group
+from cesar.indices import IndexSet, decode
+from cesar.methods import Cesar
+from cesar.protocol.events import AggregateReady, Contribution, Deadlines, Outbound
+from cesar.protocol.round import Course, Outbox, Phase, Step
+from cesar.protocol.sender import dither_for, read_values, wants_negation, write_grouped
+from cesar.sparsify import RandomSubsampling, read_set, write_set
+from cesar.topology import Neighbourhood
+from cesar.types import BitWords, Entropy, NodeId, RingWords, RoundNo
+from cesar.wire import Announce, GroupTerms, Header, Kind, Share, Token, members_to_bytes
+
+
+class Absences:
+    """Since which round each member of each receiver's groups has been missing, as far as this node was told."""
+
+    def __init__(self) -> None:
+        self._since: dict[tuple[NodeId, NodeId], RoundNo] = {}
+
+    def note(self, receiver: NodeId, members: Group, present: frozenset[NodeId], round_: RoundNo) -> None:
+        for member in members:
+            if member in present:
+                self._since.pop((receiver, member), None)
+            else:
+                self._since.setdefault((receiver, member), round_)
+
+    def long_gone(self, receiver: NodeId, member: NodeId, round_: RoundNo, after: int | None) -> bool:
+        """Whether a member has been missing for so many rounds that its group may go on without it."""
+        since = self._since.get((receiver, member))
+        return after is not None and since is not None and round_ - since >= after
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """What a neighbour has said about itself."""
+
+    token: Token
+    exponents: tuple[int, ...]
+    indices: IndexSet | None
+
+
+@dataclass(slots=True)
+class Sum:
+    """One group's sum at its receiver: who is in it, where, and what has come of it so far."""
+
+    members: Group  # those in the sum: the whole group
+    positions: BitWords = field(repr=False)
+    digest: bytes
+    total: RingWords | None = field(default=None, repr=False)
+    checks: dict[NodeId, dict[NodeId, bytes]] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every mask has met its opposite."""
+        return len(self.checks) == len(self.members) and all(
+            self.checks[j][i] == check for i, others in self.checks.items() for j, check in others.items()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What this node is to send one receiver."""
+
+    exponents: tuple[int, ...]
+    members: Group
+    tokens: dict[NodeId, Token]
+    positions: BitWords = field(repr=False)
+
+
+class GroupedRound:
+    """One node's attempt at one round with fixed groups."""
+
+    def __init__(
+        self,
+        method: Cesar,
+        attempt: Attempt,
+        hood: Neighbourhood,
+        contribution: Contribution,
+        keys: Keyring,
+        entropy: Entropy,
+        deadlines: Deadlines,
+        edges: NDArray[np.int64],
+        absences: Absences,
+    ) -> None:
+        self._method, self._attempt, self._hood = method, attempt, hood
+        self._own, self._keys, self._edges, self._absences = contribution, keys, edges, absences
+        self._me, self._size = hood.node, len(contribution.vector)
+        self._groups = {r: self._groups_of(r) for r in (hood.node, *hood.view)}
+        self._token = Token(entropy(SEED_BYTES), keys.public(attempt.round_))
+        self._dither = entropy(SEED_BYTES)
+        self._announced: dict[NodeId, Announced] = {}
+        self._told: dict[NodeId, Task | None] = {}  # by each receiver
+        self._exponents = contribution.exponents
+        self._sums: dict[NodeId, Sum] = {}  # of each neighbour that takes part
+        self._silent: list[tuple[Group, Group]] = []
+        self._used: list[Sum] = []
+        self.outbox = Outbox()
+        self.outbox.add(self._make_announce)
+        view = frozenset(hood.view)
+        law = {
+            Phase.ANNOUNCE: Step(lambda: view - self._announced.keys(), self._form_sums),
+            Phase.RELAY: Step(lambda: view - self._told.keys(), self._start_sharing),
+            Phase.SHARE: Step(self._missing_shares, lambda: None),
+        }
+        self.course = Course(law, deadlines)
+
+    def _groups_of(self, receiver: NodeId) -> tuple[Group, ...]:
+        table = self._method.groups
+        if table is None:
+            raise LocalProtocolError("groups follow from the graph: use method.for_graph(graph)")
+        found = table[receiver]
+        view = self._hood.view if receiver == self._me else self._hood.views[receiver]
+        if sorted(node for group in found for node in group) != list(view):
+            raise LocalProtocolError(f"the groups of node {receiver} are those of another graph")
+        return found
+
+    def _missing_shares(self) -> set[NodeId]:
+        return {i for i, sum_ in self._sums.items() if i not in sum_.checks}
+
+    def rejected(self) -> list[RemoteProtocolError]:
+        return []
+
+    def handle(self, sender: NodeId, kind: Kind, body: memoryview) -> None:
+        """Take in a frame; see `_on_announce`, `_on_terms` and `_on_share`."""
+        if sender not in self._hood.views:
+            raise self._refusal(sender, Reason.STRANGER, "it is not a neighbour in this round")
+        try:
+            match kind:
+                case Kind.ANNOUNCE:
+                    self._on_announce(sender, body)
+                case Kind.GROUP_TERMS:
+                    self._on_terms(sender, body)
+                case Kind.SHARE:
+                    self._on_share(sender, body)
+                case _:
+                    raise self._refusal(sender, Reason.UNEXPECTED, "this network masks in fixed groups")
+        except EncodingError as error:
+            raise self._refusal(sender, Reason.MALFORMED, str(error)) from None
+
+    # ── announce ────────────────────────────────────────────────────────────────────────────────────────
+
+    def _make_announce(self) -> Outbound:
+        message = Announce(
+            token=self._token,
+            exponents=self._own.exponents,
+            indices=write_set(self._own.selected, self._method.index_code),
+        )
+        return Outbound(recipients=self._hood.view, frame=message.encode(self._header(Kind.ANNOUNCE)))
+
+    def _on_announce(self, sender: NodeId, body: memoryview) -> None:
+        if self.course.phase is not Phase.ANNOUNCE:
+            return
+        if sender in self._announced:
+            raise self._refusal(sender, Reason.DUPLICATE, "it has announced itself already")
+        message = Announce.decode(body, len(self._edges))
+        if self._method.receiver_decides:
+            if len(message.indices):
+                raise EncodingError("sets follow from the receiver here; none may be sent")
+            indices = None
+        else:
+            indices = read_set(self._method.sparsifier, message.indices, self._size)
+        self._announced[sender] = Announced(message.token, message.exponents, indices)
+
+    # ── terms ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def _form_sums(self) -> None:
+        """The announcements are in: tell every neighbour that is there whether its group goes ahead, and how."""
+        present = frozenset(self._announced)
+        self._exponents = ring.largest_exponents(
+            [known.exponents for known in self._announced.values()], self._exponents
+        )
+        drawn = self._drawn_for(self._me)
+        for number, group in enumerate(self._groups[self._me]):
+            self._absences.note(self._me, group, present, self._attempt.round_)
+            members = self._taking_part(self._me, group, present)
+            if len(members) < len(group):
+                self._silent.append((group, tuple(node for node in group if node not in present)))
+            if members:
+                positions = drawn(number) if drawn is not None else self._union(members)
+                sum_ = Sum(members, positions, digest_positions(positions))
+                self._sums.update(dict.fromkeys(members, sum_))
+        for j in self._hood.view:
+            if j in present:
+                self.outbox.add(partial(self._make_terms, j))
+
+    def _taking_part(self, receiver: NodeId, group: Group, present: frozenset[NodeId]) -> Group:
+        """The members that are in a group's sum in this round: all, or nobody; or, where the method allows it, all
+        but those who have long been gone.
+        """
+        after, round_ = self._method.regroup_after, self._attempt.round_
+        missing = [node for node in group if node not in present]
+        if not all(self._absences.long_gone(receiver, node, round_, after) for node in missing):
+            return ()
+        members = tuple(node for node in group if node in present)
+        return members if len(members) >= max(2, 1 + (self._method.collusion or 1)) else ()
+
+    def _drawn_for(self, receiver: NodeId) -> Callable[[int], BitWords] | None:
+        """Number of a group → its positions, where they follow from the receiver and the round."""
+        sparsifier = self._method.sparsifier
+        if not self._method.receiver_decides:
+            return None
+        if isinstance(sparsifier, RandomSubsampling):
+            return sparsifier.in_turns(receiver, self._attempt, self._size, len(self._groups[receiver]))
+        return lambda _: bits.ones(self._size)
+
+    def _union(self, members: Group) -> BitWords:
+        words = np.zeros(bits.words_for(self._size), dtype=np.uint64)
+        for node in members:
+            indices = self._announced[node].indices
+            assert indices is not None
+            words |= indices.words
+        return words
+
+    def _make_terms(self, j: NodeId) -> Outbound:
+        sum_, known = self._sums.get(j), self._announced
+        tokens: tuple[Token, ...] = ()
+        others = b""
+        if sum_ is not None:
+            tokens = tuple(known[i].token for i in sum_.members if i != j)
+            own = known[j].indices
+            if own is not None:
+                rest = IndexSet.of_words(sum_.positions, self._size).within(own.complement())
+                others = write_set(rest, self._method.index_code)
+        message = GroupTerms(
+            exponents=self._exponents, present=tuple(sorted(known)), tokens=tokens, others=others
+        )
+        return Outbound(
+            recipients=(j,), frame=message.encode(self._header(Kind.GROUP_TERMS), self._hood.view)
+        )
+
+    def _on_terms(self, sender: NodeId, body: memoryview) -> None:
+        if self.course.phase > Phase.RELAY:
+            return
+        if sender in self._told:
+            raise self._refusal(sender, Reason.DUPLICATE, "it has told its terms already")
+        number, group = next((k, group) for k, group in enumerate(self._groups[sender]) if self._me in group)
+        partners = [node for node in group if node != self._me]
+        message = GroupTerms.decode(body, self._hood.views[sender], partners, len(self._edges))
+        present = frozenset(message.present)
+        if self._me not in present:
+            raise self._refusal(
+                sender, Reason.UNEXPECTED, "it tells its terms to a node that it calls absent"
+            )
+        task = self._read_terms(sender, number, group, message)
+        self._absences.note(sender, group, present, self._attempt.round_)
+        self._told[sender] = task
+
+    def _read_terms(self, sender: NodeId, number: int, group: Group, message: GroupTerms) -> Task | None:
+        """What the terms ask of this node; None if its group is silent, or not yet ready to go on without a member."""
+        present = frozenset(message.present)
+        if not message.tokens:
+            if len(message.others):
+                raise EncodingError("positions for a group that is silent")
+            return None
+        heard = [node for node in group if node in present and node != self._me]
+        if len(message.tokens) != len(heard):
+            raise EncodingError(f"{len(message.tokens)} tokens instead of {len(heard)}")
+        if not ring.fits(self._own.exponents, message.exponents):
+            raise self._refusal(sender, Reason.UNSAFE_SCALE, "its scale is below that of this model")
+        drawn = self._drawn_for(sender)
+        if drawn is None:
+            assert self._own.selected is not None
+            own = self._own.selected
+            rest = decode(message.others, own.size - own.count)
+            positions = own.words | rest.spread_over(own.complement()).words
+        elif len(message.others):
+            raise EncodingError("positions follow from the receiver here; none may be sent")
+        else:
+            positions = drawn(number)
+        members = self._taking_part(sender, group, present)
+        if not members:
+            return None
+        return Task(message.exponents, members, dict(zip(heard, message.tokens, strict=True)), positions)
+
+    # ── share ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def _start_sharing(self) -> None:
+        # From the next id on, and around: else all would send to the lowest first.
+        for r in sorted(self._told, key=lambda r: (r < self._me, r)):
+            if self._told[r] is not None:
+                self.outbox.add(partial(self._make_share, r))
+
+    def _make_share(self, receiver: NodeId) -> Outbound | None:
+        task = self._told[receiver]
+        assert task is not None
+        view, digest = self._hood.views[receiver], digest_positions(task.positions)
+        terms = self._terms(task.exponents, task.members, view)
+        try:
+            keys = {j: self._mask(receiver, j, token, terms, digest) for j, token in task.tokens.items()}
+        except DataError:  # a key that is none: then nothing is sent to a receiver that passed it on
+            return None
+        count = bits.count(task.positions)
+        grid = self._grid(task.exponents, self._groups[receiver], len(view))
+        out, frame = Share.allocate(
+            self._header(Kind.SHARE),
+            view,
+            facts=self._facts(self._token, terms, task.tokens, digest),
+            checks={j: key.check for j, key in keys.items()},
+            indices=None,
+            parameters=count,
+            values=ring.packed_size(count, grid.bits),
+        )
+        dither = dither_for(self._dither, receiver) if grid.stochastic else 0
+        masks = [(key, wants_negation(self._me, j)) for j, key in keys.items()]
+        write_grouped(out, self._own.vector, task.positions, masks, grid, dither)
+        return Outbound(recipients=(receiver,), frame=frame, positions=task.positions)
+
+    def _mask(self, receiver: NodeId, j: NodeId, token: Token, terms: bytes, digest: bytes) -> MaskKey:
+        return mask_key(
+            self._keys.secret(j, token.ephemeral),
+            self._attempt,
+            nodes=(self._me, j),
+            seeds=(self._token.seed, token.seed),
+            receiver=receiver,
+            terms=terms,
+            common=digest,
+        )
+
+    def _terms(self, exponents: tuple[int, ...], members: Group, view: Group) -> bytes:
+        """What a receiver says about a sum, as it goes into the keys of its masks."""
+        return ring.exponents_to_bytes(exponents) + members_to_bytes(members, view)
+
+    def _facts(self, own: Token, terms: bytes, partners: dict[NodeId, Token], digest: bytes) -> bytes:
+        known = {j: (token.to_bytes(), digest) for j, token in partners.items()}
+        return facts_of(own.to_bytes(), terms, known)
+
+    def _grid(self, exponents: tuple[int, ...], groups: tuple[Group, ...], degree: int) -> ring.Grid:
+        """Sums of fewer than 32 bits are added up outside the ring, so only one group's values must fit."""
+        width = self._method.ring_bits
+        together = degree if width == 32 else max(map(len, groups))
+        return ring.binary_grid(width, self._edges, exponents, together)
+
+    def _on_share(self, sender: NodeId, body: memoryview) -> None:
+        if self.course.phase is Phase.ANNOUNCE:
+            raise self._refusal(sender, Reason.UNEXPECTED, "a share before the terms were told")
+        sum_ = self._sums.get(sender)
+        if sum_ is None:
+            raise self._refusal(sender, Reason.UNEXPECTED, "its group takes no part in this round")
+        if sender in sum_.checks:
+            raise self._refusal(sender, Reason.DUPLICATE, "it has sent its share already")
+        share = Share.decode(body, self._hood.view, explicit=False)
+        if (*sorted((*share.partners, sender)),) != sum_.members:
+            raise self._refusal(sender, Reason.UNEXPECTED, "it carries the masks of another group")
+        partners = {j: self._announced[j].token for j in share.partners}
+        terms = self._terms(self._exponents, sum_.members, self._hood.view)
+        if share.facts != self._facts(self._announced[sender].token, terms, partners, sum_.digest):
+            raise self._refusal(sender, Reason.STALE_ATTEMPT, "it rests on other announcements")
+        words = read_values(share.values, bits.count(sum_.positions), self._method.ring_bits)
+        self._add(sum_, sender, dict(zip(share.partners, share.checks, strict=True)), words)
+
+    def _add(self, sum_: Sum, sender: NodeId, checks: dict[NodeId, bytes], words: RingWords) -> None:
+        """Add a share to its group's sum, and a sum that is whole to the total."""
+        if sum_.total is None:
+            sum_.total = words.copy()
+        else:
+            sum_.total += words
+        sum_.checks[sender] = checks
+        if sum_.complete:
+            kept, first = sum_.positions, not self._used
+            ring.accumulate(self._own.out.view(np.uint32), kept, sum_.total, self._method.ring_bits, first)
+            self._used.append(sum_)
+            sum_.total = None
+
+    # ── aggregate ───────────────────────────────────────────────────────────────────────────────────────
+
+    def aggregate(self) -> AggregateReady:
+        """The mean of the own value and all values of complete groups, or the own model if nothing can be used."""
+        used = self._used
+        failed = [sum_ for sum_ in {id(s): s for s in self._sums.values()}.values() if sum_ not in used]
+        if self._method.dropout == "abort" and (failed or self._silent):
+            used = []
+        if used:
+            self._average(used)
+        else:
+            self._own.out[:] = self._own.vector
+        spoiled = np.zeros(bits.words_for(self._size), dtype=np.uint64)
+        for sum_ in failed:
+            spoiled |= sum_.positions
+        return AggregateReady(
+            round_=self._attempt.round_,
+            vector=self._own.out,
+            contributors=tuple(sorted(node for sum_ in used for node in sum_.members)),
+            lost=bits.count(spoiled),
+            silent=tuple(self._silent),
+        )
+
+    def _average(self, used: list[Sum]) -> None:
+        view = self._hood.view
+        grid = self._grid(self._exponents, self._groups[self._me], len(view))
+        ring.average(
+            self._own.vector,
+            self._own.out.view(np.uint32),
+            np.stack([sum_.positions for sum_ in used]),
+            np.array([len(sum_.members) for sum_ in used], dtype=np.uint32),
+            np.empty(0, dtype=np.uint64),
+            32,
+            grid.edges,
+            1.0 / grid.scales,
+            len(view) + 1 if self._method.weights == "neighbours" else 0,
+        )
+
+    def _header(self, kind: Kind) -> Header:
+        return Header(kind=kind, attempt=self._attempt, sender=self._me)
+
+    def _refusal(self, sender: NodeId, reason: Reason, detail: str) -> RemoteProtocolError:
+        return RemoteProtocolError(sender, reason, detail, self._attempt.round_)

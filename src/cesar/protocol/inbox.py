@@ -1,0 +1,76 @@
+"""Inbox: the door where frames are checked, and where those of the next round wait for it."""
+
+from __future__ import annotations
+
+from cesar.errors import EncodingError, LocalProtocolError, Reason, RemoteProtocolError
+from cesar.types import Buffer, NodeId, RoundNo
+from cesar.wire import Header, Kind, VersionError, read_header
+
+EARLY_ROUNDS = 1
+"""A peer can be ahead by a round; frames further ahead are refused, so that memory stays bounded."""
+
+
+class Inbox:
+    """Checks what every frame must satisfy, keeps those of the next round, and passes over late ones."""
+
+    def __init__(self, node: NodeId, session: bytes, first_round: RoundNo, largest_frame: int) -> None:
+        self._node, self._session = node, session
+        self.largest_frame = largest_frame
+        self._expected = first_round  # the current round, or before the first one the round to come
+        self._early: dict[tuple[NodeId, Kind], tuple[RoundNo, Buffer]] = {}
+        self.running = False
+
+    def check(self, round_: RoundNo) -> None:
+        """Refuse a round that is over: its masks exist already."""
+        if self.is_over(round_):
+            raise LocalProtocolError(f"round {round_} is over; the next one is {self._expected}")
+
+    def is_over(self, round_: RoundNo) -> bool:
+        return round_ < self._expected
+
+    def open(self, round_: RoundNo) -> list[tuple[NodeId, Buffer]]:
+        """Begin a round that `check` has passed; returns the frames that were kept for it, sorted."""
+        self._expected, self.running = round_, True
+        kept = [(sender, p) for (sender, _), (r, p) in sorted(self._early.items()) if r == round_]
+        self._early = {key: item for key, item in self._early.items() if item[0] > round_}
+        return kept
+
+    def finish(self) -> None:
+        """The current round is over: its frames are late from now on."""
+        if self.running:
+            self._expected, self.running = RoundNo(self._expected + 1), False
+
+    def admit(self, sender: NodeId, payload: Buffer) -> tuple[Header, memoryview | None]:
+        """The header of a frame, and its body if it is for the current round: others are kept, or late."""
+        if len(payload) > self.largest_frame:
+            raise RemoteProtocolError(
+                sender,
+                Reason.MALFORMED,
+                f"{len(payload)} bytes, but no frame here has over {self.largest_frame}",
+            )
+        try:
+            header, body = read_header(payload)
+        except VersionError as error:
+            raise RemoteProtocolError(sender, Reason.VERSION, str(error)) from None
+        except EncodingError as error:
+            raise RemoteProtocolError(sender, Reason.MALFORMED, str(error)) from None
+        round_ = header.attempt.round_
+        if header.attempt.session != self._session:
+            raise RemoteProtocolError(sender, Reason.SESSION, "it belongs to another session", round_)
+        if header.sender != sender or sender == self._node:
+            raise RemoteProtocolError(sender, Reason.SENDER, f"its header says node {header.sender}", round_)
+        if self.running and round_ == self._expected:
+            return header, body
+        if not self.is_over(round_):
+            self._keep(sender, header.kind, round_, payload)
+        return header, None
+
+    def _keep(self, sender: NodeId, kind: Kind, round_: RoundNo, payload: Buffer) -> None:
+        ahead = self._expected + (EARLY_ROUNDS if self.running else EARLY_ROUNDS - 1)
+        if round_ > ahead:
+            raise RemoteProtocolError(
+                sender, Reason.TOO_EARLY, f"this node takes frames up to round {ahead}", round_
+            )
+        if (sender, kind) in self._early:
+            raise RemoteProtocolError(sender, Reason.DUPLICATE, f"a second {kind.name.lower()}", round_)
+        self._early[sender, kind] = (round_, bytes(payload))  # a transport may reuse its buffer

@@ -1,0 +1,119 @@
+"""Greetings and statuses as bytes, and whom a greeting turns away."""
+
+import dataclasses
+import json
+
+import pytest
+
+from cesar.crypto.keys import VERSION
+from cesar.errors import CesarError, Refusal
+from cesar.peer.messages import RELEASE, Hello, Status
+
+HELLO = Hello(
+    node=3,
+    network="ab" * 16,
+    roster=2,
+    purpose="train",
+    settings={"name": "cesar", "alpha": 0.5, "masks": None},
+    size=100,
+    status=Status(7, 8),
+    time=1700000000.5,
+    release="1.2",
+    protocol=4,
+)
+BYTES = (
+    b'{"protocol": 4, "cesar": "1.2", "node": 3, "network": "abababababababababababababababab", "roster": 2, '
+    b'"purpose": "train", "settings": {"name": "cesar", "alpha": 0.5, "masks": null}, "satisfied": false, '
+    b'"size": 100, "status": [7, 8], "time": 1700000000.5}'
+)
+
+
+def test_a_greeting_as_bytes():
+    assert HELLO.to_bytes() == BYTES
+    assert Hello.from_bytes(BYTES) == HELLO
+
+
+def test_a_greeting_says_this_release_and_protocol():
+    words = json.loads(
+        Hello(
+            node=0, network="", roster=1, purpose="check", settings={}, size=None, status=Status(), time=0.0
+        ).to_bytes()
+    )
+    assert (words["cesar"], words["protocol"]) == (RELEASE, VERSION)
+
+
+def test_what_later_releases_add_is_passed_over():
+    assert Hello.from_bytes(json.dumps({**json.loads(BYTES), "more": [1]}).encode()) == HELLO
+
+
+def test_a_release_that_says_nothing_of_being_satisfied():
+    words = json.loads(BYTES)
+    del words["satisfied"]
+    assert Hello.from_bytes(json.dumps(words).encode()) == HELLO
+    assert Hello.from_bytes(json.dumps({**words, "satisfied": True}).encode()).satisfied
+    assert not Hello.from_bytes(json.dumps({**words, "satisfied": "yes"}).encode()).satisfied
+
+
+NEEDED = [key for key in json.loads(BYTES) if key != "satisfied"]
+
+
+@pytest.mark.parametrize("key", NEEDED)
+def test_every_word_is_needed_and_of_its_kind(key):
+    words = json.loads(BYTES)
+    del words[key]
+    with pytest.raises(Refusal, match="its hello cannot be read"):
+        Hello.from_bytes(json.dumps(words).encode())
+    with pytest.raises(Refusal, match="its hello cannot be read"):
+        Hello.from_bytes(json.dumps({**words, key: {"a": 1} if key != "settings" else "a"}).encode())
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"7", b"\xff", b"[" * 60_000, b'{"status": [1]}'])
+def test_what_is_no_greeting(data):
+    with pytest.raises(Refusal, match="its hello cannot be read"):
+        Hello.from_bytes(data)
+
+
+@pytest.mark.parametrize("status", [[9, 3], [3, 5], [2**31, 2**31], [-1, 0], [2**40, 2**40]])
+def test_a_status_that_cannot_be(status):
+    with pytest.raises(Refusal, match="a status that cannot be"):
+        Hello.from_bytes(json.dumps({**json.loads(BYTES), "status": status}).encode())
+
+
+def test_a_status_as_bytes():
+    assert Status(7, 8).to_bytes() == bytes([7, 0, 0, 0, 8, 0, 0, 0])
+    assert Status.from_bytes(bytes([7, 0, 0, 0, 8, 0, 0, 0])) == Status(7, 8)
+    for body in (b"", bytes(7), bytes(9)):
+        with pytest.raises(Refusal, match="wrong length"):
+            Status.from_bytes(body)
+
+
+CHANGES = [
+    ({"protocol": 5}, "it speaks protocol version 5 (cesar 1.2), and this peer speaks 4"),
+    ({"network": "cd" * 16}, "it belongs to another network"),
+    ({"settings": {**HELLO.settings, "alpha": 0.4}}, "alpha is 0.5 here and 0.4 there"),
+    ({"settings": {**HELLO.settings, "new": 1}}, "new is None here and 1 there"),
+    ({"size": 101}, "its model has 101 parameters, and this peer's has 100"),
+]
+
+
+@pytest.mark.parametrize(("change", "words"), CHANGES, ids=[words for _, words in CHANGES])
+def test_what_must_be_the_same_at_both_ends(change, words):
+    with pytest.raises(Refusal) as refused:
+        HELLO.accept(dataclasses.replace(HELLO, **change))
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"node": 4, "roster": 9, "status": Status(99, 99), "time": 0.0, "release": "2", "satisfied": True},
+        {"size": None},
+        {"size": 101, "purpose": "check"},
+    ],
+)
+def test_what_may_differ(change):
+    HELLO.accept(dataclasses.replace(HELLO, **change))
+
+
+def test_a_refusal_is_one_of_ours():
+    assert issubclass(Refusal, CesarError)

@@ -1,0 +1,113 @@
+"""What a neighbour may say before it is sent away, and who learns of it."""
+
+import asyncio
+
+import networkx as nx
+import pytest
+
+from cesar.errors import Reason, Refusal, RemoteProtocolError
+from cesar.methods import SecureAggregation
+from cesar.node import Node
+from cesar.peer import reception
+from cesar.peer.engine import EngineThread
+from cesar.peer.identity import Identity
+from cesar.peer.liveness import Liveness
+from cesar.peer.membership import Membership
+from cesar.peer.messages import Hello, Status
+from cesar.peer.pace import Pace
+from cesar.peer.reception import Reception
+from cesar.peer.state import StateFile
+from support.lan import make_network
+
+SESSION = bytes(16)
+
+
+@pytest.fixture
+def network(tmp_path):
+    return make_network(tmp_path / "net", nx.complete_graph(3))
+
+
+class Desk:
+    """A reception of node 1, without links."""
+
+    def __init__(self, network):
+        folder = network.folder / "peer-1"
+        self.state = StateFile(folder / "state.json")
+        self.membership = Membership(Identity.load(folder), network.roster, folder, self.state)
+        self.liveness = Liveness("train", Status(), self.membership.hood.view, 1)
+        self.engine = EngineThread("test")
+        self.reception = Reception(
+            self.greeting, self.liveness, self.membership, self.engine, Pace(1.0, 2.0), None
+        )
+
+    def greeting(self, node=1):
+        roster = self.membership.roster
+        return Hello(
+            node=node, network=roster.network_id.hex(), roster=1, purpose="train", settings={}, size=None,
+            status=Status(), time=0.0,
+        )  # fmt: skip
+
+    def begin(self):
+        keys = self.membership.keys(SESSION)
+        self.engine.use(Node(1, SecureAggregation(), 10, session=SESSION, keys=keys))
+
+
+def bad(peer, reason):
+    return RemoteProtocolError(peer, reason, "bad")
+
+
+def test_bad_frames_that_were_kept_count_at_the_next_one(network):
+    """Refusals that come to light in a round never end the round of the honest peer."""
+
+    async def story():
+        desk = Desk(network)
+        desk.begin()
+        desk.reception.meet(2, desk.greeting(2).to_bytes())
+        desk.liveness.connected(2)
+        for _ in range(reception.MOST_REFUSALS + 1):
+            desk.reception.refused(bad(2, Reason.UNEXPECTED))
+        with pytest.raises(
+            Refusal, match="it sent 202 frames that had to be refused; the last: frame from node 2"
+        ):
+            await desk.reception.frame(2, b"this is no frame")
+        await desk.engine.close()
+
+    asyncio.run(story())
+
+
+def test_what_an_honest_neighbour_can_cause_is_not_counted(network):
+    async def story():
+        desk = Desk(network)
+        for reason in reception.HARMLESS:
+            assert desk.reception.refused(bad(2, reason)) == 0
+        assert desk.reception.refused(bad(2, Reason.MALFORMED)) == 1
+        assert "malformed" in desk.liveness.neighbours[2].last_error
+        await desk.engine.close()
+
+    asyncio.run(story())
+
+
+def test_a_greeting_under_another_name_changes_nothing(network):
+    async def story():
+        desk = Desk(network)
+        with pytest.raises(Refusal, match="that of node 2, but it says that it is node 0"):
+            desk.reception.meet(2, desk.greeting(0).to_bytes())
+        assert desk.liveness.neighbours[2].purpose == ""
+        desk.reception.meet(2, desk.greeting(2).to_bytes())
+        assert desk.liveness.neighbours[2].purpose == "train"
+        await desk.engine.close()
+
+    asyncio.run(story())
+
+
+def test_frames_wait_for_the_first_model(network):
+    async def story():
+        desk = Desk(network)
+        waiting = asyncio.create_task(desk.reception.largest_frame())
+        await asyncio.wait([waiting], timeout=0)
+        assert not waiting.done()
+        desk.begin()
+        assert await waiting == desk.engine.node.largest_frame(desk.membership.hood)
+        await desk.engine.close()
+
+    asyncio.run(story())
