@@ -17,9 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from cesar.errors import ConfigError
 from cesar.methods import DPSGD, Cesar, Coordination, Dropout, Method, SecureAggregation
-from cesar.sparsify import AnySparsifier, CoordinatedSubsampling, RandomSubsampling, TopK
+from cesar.sparsify import SparsifierName
 from cesar.theory import expected_share, required_alpha
-from cesar.topology import check_strict, strict_requirement
 
 AnySection = TypeVar("AnySection", bound="Section")
 
@@ -38,7 +37,7 @@ class MethodSection(Section):
 
     name: Literal["cesar", "secagg", "dpsgd"]
     label: str = ""
-    sparsifier: Literal["random", "topk", "coordinated"] | None = None
+    sparsifier: SparsifierName | None = None
     share: Annotated[float, Field(gt=0, le=1)] | None = None
     alpha: Annotated[float, Field(gt=0, le=1)] | None = None
     masks: Annotated[int, Field(ge=1)] | None = None
@@ -53,7 +52,7 @@ class MethodSection(Section):
     @model_validator(mode="after")
     def _fits(self) -> MethodSection:
         if self.name == "cesar" and self.sparsifier is None:
-            raise ValueError('cesar needs a sparsifier: "random", "topk" or "coordinated"')
+            raise ValueError(f"cesar needs a sparsifier: {', '.join(SparsifierName)}")
         if self.name == "secagg" and self.sparsifier is not None:
             raise ValueError('secagg shares everything; drop the sparsifier or use name = "cesar"')
         if self.collusion is not None and (self.name != "cesar" or self.paper):
@@ -113,53 +112,61 @@ class MethodSection(Section):
         Raises:
             ConfigError, PrivacyError: nothing could be shared.
         """
-        if self.name == "secagg":
-            return SecureAggregation(ring_bits=self.ring_bits, dropout=self.dropout or "parameter")
-        if self.name == "dpsgd":
-            amount = self.share or self.alpha or measured_share
-            sparsifier = None
-            if self.sparsifier is not None and amount is not None:
-                self._check_share(amount, amount, size)
-                sparsifier = self._sparsifier(amount)
-            if self.paper:
-                return DPSGD.paper(sparsifier=sparsifier)
-            return DPSGD(sparsifier=sparsifier, noise=self.noise, gossip_steps=self.gossip_steps)
-        return self._cesar(degree, size, self.masks_on(graph))
+        match self.name:
+            case "secagg":
+                return SecureAggregation(ring_bits=self.ring_bits, dropout=self.dropout or "parameter")
+            case "dpsgd":
+                return self._dpsgd(self.share or self.alpha or measured_share, size)
+            case "cesar":
+                return self._cesar(self._alpha_on(degree, self.masks_on(graph), size))
 
     def masks_on(self, graph: nx.Graph | None) -> int:
-        """The s of a graph: as given, or as `collusion` demands there.
+        """The s of a graph, as the method settles it there.
 
         Raises:
-            PrivacyError: it does not stop the colluders, or leaves a receiver nothing.
+            ConfigError: s depends on a graph, and there is none.
+            PrivacyError: s does not stop the colluders, or leaves a receiver nothing.
         """
-        if self.collusion is None:
-            return self.masks or 1
-        if graph is None:
-            raise ConfigError("with collusion, s follows from the graph, and none was given")
-        s = self.masks or strict_requirement(graph, self.collusion)
-        check_strict(graph, self.collusion, s)
-        return s
+        if self.name != "cesar":
+            return 1
+        method = self._cesar(1.0)
+        return (method if graph is None else method.for_graph(graph)).masks
 
-    def _cesar(self, degree: int, size: int, masks: int) -> Cesar:
-        coordinated = self.sparsifier == "coordinated"
-        alpha = self.alpha
-        if alpha is None:
-            assert self.share is not None
-            alpha = self.share if coordinated else required_alpha(self.share, degree, masks)
-        self._check_share(alpha, alpha if coordinated else expected_share(alpha, degree, masks), size)
-        sparsifier = self._sparsifier(alpha)
+    def _cesar(self, alpha: float) -> Cesar:
+        """CESAR that selects this fraction; with `collusion`, s is left to the graph."""
+        assert self.sparsifier is not None
+        sparsifier = self.sparsifier.make(alpha)
         if self.paper:
             return Cesar.paper(
-                sparsifier=sparsifier, masking_requirement=masks, dropout=self.dropout or "abort"
+                sparsifier=sparsifier, masking_requirement=self.masks or 1, dropout=self.dropout or "abort"
             )
         return Cesar(
             sparsifier=sparsifier,
-            masking_requirement=masks if self.collusion is None else self.masks,
+            masking_requirement=self.masks,
             collusion=self.collusion,
             ring_bits=self.ring_bits,
             coordination=self.coordination,
             dropout=self.dropout or "parameter",
         )
+
+    def _dpsgd(self, amount: float | None, size: int) -> DPSGD:
+        sparsifier = None
+        if self.sparsifier is not None and amount is not None:
+            self._check_share(amount, amount, size)
+            sparsifier = self.sparsifier.make(amount)
+        if self.paper:
+            return DPSGD.paper(sparsifier=sparsifier)
+        return DPSGD(sparsifier=sparsifier, noise=self.noise, gossip_steps=self.gossip_steps)
+
+    def _alpha_on(self, degree: int, masks: int, size: int) -> float:
+        """The α that is given, or that shares what is to be shared with s masks among so many neighbours."""
+        coordinated = self.sparsifier is SparsifierName.COORDINATED  # everybody selects, and shares, the same
+        alpha = self.alpha
+        if alpha is None:
+            assert self.share is not None
+            alpha = self.share if coordinated else required_alpha(self.share, degree, masks)
+        self._check_share(alpha, alpha if coordinated else expected_share(alpha, degree, masks), size)
+        return alpha
 
     def _check_share(self, alpha: float, share: float, size: int) -> None:
         if share * size < 1:
@@ -167,15 +174,6 @@ class MethodSection(Section):
                 f"{self.title}: with alpha = {alpha:g} next to nothing is ever shared, {share * size:.2g} of {size:,} "
                 "parameters a round; raise alpha or share"
             )
-
-    def _sparsifier(self, alpha: float) -> AnySparsifier:
-        match self.sparsifier:
-            case "random":
-                return RandomSubsampling(alpha)
-            case "topk":
-                return TopK(alpha)
-            case _:
-                return CoordinatedSubsampling(alpha)
 
 
 def read_toml(path: Path, what: str) -> dict[str, Any]:
