@@ -130,7 +130,9 @@ class MethodSection(Section):
         if self.name != "cesar":
             return 1
         method = self._cesar(1.0)
-        return (method if graph is None else method.for_graph(graph)).masks
+        if self.collusion is not None and graph is not None:
+            method = method.for_graph(graph)
+        return method.masks
 
     def _cesar(self, alpha: float) -> Cesar:
         """CESAR that selects this fraction; with `collusion`, s is left to the graph."""
