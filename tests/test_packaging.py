@@ -33,7 +33,7 @@ def test_a_wheel_runs_the_demo_in_a_new_environment(tmp_path):
     assert done.returncode == 0, done.stderr
     (wheel,) = tmp_path.glob("cesar-*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    assert {"cesar/py.typed", "cesar/experiment/demo.toml"} <= set(names)
+    assert {"cesar/py.typed", "cesar/experiment/demo.toml", "cesar/templates/page.html"} <= set(names)
     assert not [name for name in names if name.startswith(("tests", "src"))]
 
     place = tmp_path / "venv"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Literal
 
 import networkx as nx
 import numpy as np
@@ -10,9 +12,26 @@ import numpy as np
 from cesar.errors import ConfigError
 from cesar.topology import check_graph
 
+Kind = Literal["regular", "ring", "complete", "small-world", "star", "file"]
+SHORT = "regular:3, ring, complete, small-world:4 or file:edges.txt"
+"""How a graph is named in a word: the number is the degree, the file has two nodes per line."""
+REWIRE = 0.1
+"""How many edges of a small world are rewired, if nobody says otherwise."""
+
+_ATTEMPTS = 100
+
 
 def regular(nodes: int, degree: int, draw: np.random.Generator) -> nx.Graph:
     """A random connected regular graph."""
+    return _connected(nodes, degree, (int(draw.integers(2**31)) for _ in range(_ATTEMPTS)))
+
+
+def numbered(nodes: int, degree: int, number: int) -> nx.Graph:
+    """The random regular graph that networkx has for a seed, or the next that is connected."""
+    return _connected(nodes, degree, range(number, number + _ATTEMPTS))
+
+
+def _connected(nodes: int, degree: int, seeds: Iterable[int]) -> nx.Graph:
     if not 0 < degree < nodes:
         raise ConfigError(
             f"degree {degree} needs more than {degree} nodes, but there are {nodes}; lower the degree"
@@ -21,8 +40,8 @@ def regular(nodes: int, degree: int, draw: np.random.Generator) -> nx.Graph:
         raise ConfigError(
             f"there is no {degree}-regular graph of {nodes} nodes: nodes times degree must be even; change one by 1"
         )
-    for _ in range(100):
-        graph = nx.random_regular_graph(degree, nodes, seed=int(draw.integers(2**31)))
+    for seed in seeds:
+        graph = nx.random_regular_graph(degree, nodes, seed=seed)
         if nx.is_connected(graph):
             return graph
     raise ConfigError(
@@ -37,49 +56,83 @@ def small_world(nodes: int, degree: int, rewire: float, draw: np.random.Generato
     return nx.connected_watts_strogatz_graph(nodes, degree, rewire, seed=int(draw.integers(2**31)))
 
 
+def build(
+    kind: Kind,
+    nodes: int,
+    draw: np.random.Generator,
+    *,
+    degree: int = 0,
+    rewire: float = REWIRE,
+    path: Path | None = None,
+) -> nx.Graph:
+    """A connected graph of a kind; `degree` is of regular graphs and small worlds, `path` of a file.
+
+    Raises:
+        ConfigError: there is none of so many nodes.
+    """
+    match kind:
+        case "regular":
+            graph = regular(nodes, degree, draw)
+        case "small-world":
+            graph = small_world(nodes, degree, rewire, draw)
+        case "ring":
+            graph = nx.cycle_graph(nodes)
+        case "complete":
+            graph = nx.complete_graph(nodes)
+        case "star":
+            graph = nx.star_graph(nodes - 1)
+        case "file":
+            assert path is not None
+            return from_file(path, nodes)
+    check_graph(graph, nodes)
+    return graph
+
+
 def parse(text: str, nodes: int, draw: np.random.Generator) -> nx.Graph:
-    """A graph from a short name: regular:3, ring, complete, small-world:4 or file:PATH.
+    """A graph from a short name, one of `SHORT`.
 
     Raises:
         ConfigError: there is no such graph, or not of so many nodes.
     """
     kind, _, detail = text.partition(":")
-    if nodes < 2:
-        raise ConfigError("a network needs at least two nodes; one node has nobody to average with")
     match kind:
         case "regular" if detail.isdecimal():
-            return regular(nodes, int(detail), draw)
+            return build("regular", nodes, draw, degree=int(detail))
         case "small-world" if detail.isdecimal():
-            return small_world(nodes, int(detail), 0.1, draw)
+            return build("small-world", nodes, draw, degree=int(detail))
         case "file" if detail:
-            return from_file(Path(detail), nodes)
+            return build("file", nodes, draw, path=Path(detail))
         case "ring" if not detail:
-            return nx.cycle_graph(nodes)
+            return build("ring", nodes, draw)
         case "complete" if not detail:
-            return nx.complete_graph(nodes)
+            return build("complete", nodes, draw)
         case _:
-            raise ConfigError(
-                f"{text!r} is not a topology; write regular:3, ring, complete, small-world:4 or file:edges.txt"
-            )
+            raise ConfigError(f"{text!r} is not a topology; write {SHORT}")
 
 
-def from_file(path: Path, nodes: int) -> nx.Graph:
+def from_file(path: Path, nodes: int | None = None) -> nx.Graph:
     """A graph from lines of two node numbers each; text behind # is ignored.
+
+    Args:
+        nodes: how many there are; without it one more than the largest number.
 
     Raises:
         ConfigError: names the line that cannot be read, or says what is wrong with the graph.
     """
     if not path.is_file():
         raise ConfigError(f"there is no edge list {path}; write one 'i j' per line, nodes numbered from 0")
+    lines = path.read_text(encoding="utf-8").splitlines()
+    rows = [line.partition("#")[0].split() for line in lines]
+    if nodes is None:
+        nodes = max((int(word) for words in rows for word in words if word.isdecimal()), default=0) + 1
     graph = nx.Graph()
     graph.add_nodes_from(range(nodes))
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        words = line.partition("#")[0].split()
+    for number, words in enumerate(rows, start=1):
         if not words:
             continue
         if len(words) != 2 or not all(word.isdecimal() and int(word) < nodes for word in words):
             raise ConfigError(
-                f"{path}, line {number}: expected two node numbers below {nodes}, found {line!r}"
+                f"{path}, line {number}: expected two node numbers below {nodes}, found {lines[number - 1]!r}"
             )
         graph.add_edge(int(words[0]), int(words[1]))
     check_graph(graph, nodes)

@@ -59,10 +59,12 @@ def divide(network: bytes, receiver: NodeId, view: View, group_size: int, draw: 
     >>> divide(b"", NodeId(0), tuple(map(NodeId, range(1, 7))), 3)
     ((1, 3, 6), (2, 4, 5))
     """
-    label = struct.pack(f"<I{len(network)}sIIII", len(network), network, receiver, group_size, draw, len(view))
-    numbers = hashlib.shake_256(
-        b"cesar groups" + label + struct.pack(f"<{len(view)}I", *view)
-    ).digest(8 * len(view))
+    label = struct.pack(
+        f"<I{len(network)}sIIII", len(network), network, receiver, group_size, draw, len(view)
+    )
+    numbers = hashlib.shake_256(b"cesar groups" + label + struct.pack(f"<{len(view)}I", *view)).digest(
+        8 * len(view)
+    )
     order = list(view)
     for last in range(len(order) - 1, 0, -1):  # Fisher and Yates
         number = int.from_bytes(numbers[8 * last : 8 * last + 8], "little")
@@ -187,9 +189,7 @@ def coalitions(graph: nx.Graph, most: int) -> Iterator[frozenset[int]]:
         yield from sorted(found, key=sorted)
 
 
-def plan(
-    graph: nx.Graph, group_size: int, collusion: int, *, network: bytes = b""
-) -> dict[int, int]:
+def plan(graph: nx.Graph, group_size: int, collusion: int, *, network: bytes = b"") -> dict[int, int]:
     """Draws with which no `collusion` nodes together can solve for anybody, in all rounds together.
 
     Every coalition is looked at. Receivers that take part in a leak draw their groups anew until none is left.
@@ -253,7 +253,9 @@ def describe(coalition: Iterable[int], found: Mapping[int, Recipe]) -> str:
     parts = [
         f"{_factor(factor)}the sum over {_listed(group)} at {receiver}" for factor, receiver, group in recipe
     ]
-    signed = [("minus " if factor < 0 else "plus ") + part for (factor, *_), part in zip(recipe, parts, strict=True)]
+    signed = [
+        ("minus " if factor < 0 else "plus ") + part for (factor, *_), part in zip(recipe, parts, strict=True)
+    ]
     first = signed[0].removeprefix("plus ")
     return f"nodes {_listed(sorted(coalition))} together can compute node {node}'s value: {' '.join([first, *signed[1:]])}"
 

@@ -107,12 +107,18 @@ class Cesar:
                 "leave masking_requirement out"
             )
         if isinstance(self.sparsifier, CoordinatedSubsampling):
-            raise ConfigError("groups coordinate their members already; use RandomSubsampling with group_size")
+            raise ConfigError(
+                "groups coordinate their members already; use RandomSubsampling with group_size"
+            )
         if self.coordination == "direct" or self.explicit_indices or self.decimals is not None:
-            raise ConfigError("groups are not part of the paper's exchange; drop group_size or the paper's settings")
+            raise ConfigError(
+                "groups are not part of the paper's exchange; drop group_size or the paper's settings"
+            )
         after = self.regroup_after
         if after is not None and (not isinstance(after, int) or after < 1):
-            raise ConfigError(f"regroup_after is {after}, but it must be an integer of at least 1, or left out")
+            raise ConfigError(
+                f"regroup_after is {after}, but it must be an integer of at least 1, or left out"
+            )
         if self.collusion is not None and isinstance(self.collusion, int):
             check_group_collusion(self.group_size, self.collusion)
 

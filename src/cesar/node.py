@@ -7,14 +7,16 @@ direction, and bytes are counted there and nowhere else, as `len(payload)`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from cesar import ring
 from cesar.crypto.keys import Attempt, Keyring
+from cesar.errors import DataError
 from cesar.indices import IndexSet
 from cesar.methods import DPSGD, Cesar, Method, SecureAggregation
 from cesar.protocol import Contribution, Deadlines, Engine, Event, Outbound
-from cesar.ring import exponents_of
 from cesar.sparsify import AnySparsifier, CoordinatedSubsampling, FullSharing, RandomSubsampling
 from cesar.topology import Neighbourhood
 from cesar.types import Buffer, Entropy, NodeId, RoundNo, Vector
@@ -100,6 +102,28 @@ class Node:
         )
         self.ledger = Ledger()
         self.selected: IndexSet | None = None
+        self._size = size
+        self._vector = np.empty(0, dtype=np.float32)
+        self._unsent = np.empty(0, dtype=np.uint64)  # selected, and not yet in a share that left
+        self.memory: Vector | None = None
+
+    @property
+    def remembers(self) -> bool:
+        """Whether the method ranks by what was last sent; `memory` then has it, once a round has begun."""
+        return getattr(sparsifier_of(self._method), "memory", False) is True
+
+    def restore(self, memory: Vector) -> None:
+        """Go on with what an earlier node of this model has sent.
+
+        Raises:
+            DataError: it belongs to another model.
+        """
+        if memory.shape != (self._size,) or not np.isfinite(memory).all():
+            raise DataError(
+                f"the memory of what was sent does not fit a model of {self._size} parameters; "
+                "it belongs to another model, or the file is damaged"
+            )
+        self.memory = memory.astype(np.float32)
 
     def use_method(self, method: Method) -> None:
         """Average in this way from the next round on."""
@@ -121,18 +145,21 @@ class Node:
 
         Args:
             vector: the model after local training; it must not change before the round has ended.
-            reference: the model before local training, for sparsifiers that rank by change.
+            reference: the model before local training, for sparsifiers that rank by change; with memory the first
+                one is what counts as sent so far.
             out: memory for the new model; without it a new array is made.
 
         Raises:
             DataError: the model holds NaN or infinity, or has the wrong size. Nothing was sent.
         """
-        exponents = exponents_of(vector, self._engine.edges)
+        exponents = ring.exponents_of(vector, self._engine.edges)
         chosen = sparsifier_of(self._method)
         selected = None
         if not receiver_decides(self._method):
             assert not isinstance(chosen, CoordinatedSubsampling)
-            selected = chosen.select(vector, reference, entropy)
+            if self.remembers and self.memory is None:
+                self.memory = np.zeros_like(vector) if reference is None else reference.copy()
+            selected = chosen.select(vector, self.memory if self.remembers else reference, entropy)
         contribution = Contribution(
             vector=vector,
             selected=selected,
@@ -141,6 +168,8 @@ class Node:
         )
         self._engine.begin_round(round_, hood, contribution, entropy, deadlines)
         self.selected, self.ledger = selected, Ledger()
+        if self.remembers and selected is not None:
+            self._vector, self._unsent = vector, selected.words.copy()
 
     def receive(self, sender: NodeId, payload: Buffer) -> RoundNo | None:
         """Take in a frame; says its round if that is over, and raises `RemoteProtocolError` if it is refused."""
@@ -154,9 +183,19 @@ class Node:
         """
         for made in self._engine.outbound():
             reached = tuple(to for to in made.recipients if leaves is None or leaves(to, made.frame))
-            out = Outbound(recipients=reached, frame=made.frame)
+            out = replace(made, recipients=reached)
             self.ledger.record(out)
+            self._remember(out)
             yield out
+
+    def _remember(self, out: Outbound) -> None:
+        """What has left in a share counts as sent; what a node selected while it was cut off does not."""
+        if self.memory is None or not self.remembers or out.positions is None or not out.recipients:
+            return
+        leaving = self._unsent & out.positions
+        if leaving.any():
+            ring.copy_at(self.memory, self._vector, leaving)
+            self._unsent &= ~out.positions
 
     def largest_frame(self, hood: Neighbourhood) -> int:
         """No frame of a round in this neighbourhood has more bytes."""

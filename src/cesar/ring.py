@@ -105,9 +105,7 @@ def headroom(contributors: int) -> int:
     return math.ceil(math.log2(max(contributors, 1))) + 1
 
 
-def binary_grid(
-    bits: int, edges: NDArray[np.int64], exponents: Sequence[int], contributors: int
-) -> Grid:
+def binary_grid(bits: int, edges: NDArray[np.int64], exponents: Sequence[int], contributors: int) -> Grid:
     """The grid on which `contributors` values of magnitude up to 2^exponent can be summed."""
     spare = bits - 1 - headroom(contributors)
     return Grid(bits, edges, np.ldexp(1.0, spare - np.array(exponents, dtype=np.int64)))
@@ -215,7 +213,7 @@ def seal(
         while members != ZERO:
             t = lowest_bit(members)
             if start + t >= edge:
-                tensor = _tensor_of(edges, start + t)
+                tensor = _tensor_of(edges, int(start + t))
                 edge = np.uint64(edges[tensor])
             mask = acc[k] if dense else acc[base + t]
             out[k] = mask + _rounded(vector[start + t], scales[tensor], dither, start + t)
@@ -292,6 +290,17 @@ def average(
             weight = mine + np.float64(heard[t])
             block[t] = (mine * np.float64(own[base + t]) + others) / weight
         out[base : base + width] = block[:width]
+
+
+@jit
+def copy_at(target: Vector, source: Vector, members: BitWords) -> None:
+    """Copy the values at some positions."""
+    for w in range(len(members)):
+        word = members[w]
+        while word != ZERO:
+            p = np.uint64(64 * w) + lowest_bit(word)
+            target[p] = source[p]
+            word &= word - ONE
 
 
 def packed_size(words: int, bits: int) -> int:

@@ -1,4 +1,4 @@
-"""Which parameters a node shares in a round. No sparsifier remembers anything from round to round."""
+"""Which parameters a node shares in a round. Sparsifiers are values: what TopK remembers lives in the node."""
 
 from __future__ import annotations
 
@@ -41,13 +41,20 @@ class TopK:
     """The α·d parameters that local training changed most: largest |v − reference|.
 
     Without a reference, the largest |v|. Of equal values the one at the lower position wins.
+
+    Attributes:
+        memory: rank by the distance from what was last sent of a parameter, instead of by the change of this round. A
+            change that was not sent then counts until it is. The node keeps one vector for this; it never leaves it.
     """
 
     name: ClassVar[str] = "topk"
     alpha: float
+    memory: bool = False
 
     def __post_init__(self) -> None:
         _check_alpha(self.alpha)
+        if not isinstance(self.memory, bool):
+            raise ConfigError(f"memory is {self.memory!r}, but it is true or false")
 
     def count(self, size: int) -> int:
         """How many of `size` parameters it selects: α·d, but at least one."""
@@ -77,7 +84,9 @@ class RandomSubsampling:
     def select(self, vector: Vector, reference: Vector | None, entropy: Entropy) -> IndexSet:
         return IndexSet.from_seed(entropy(SEED_BYTES), len(vector), self.alpha)
 
-    def in_turns(self, receiver: NodeId, attempt: Attempt, size: int, groups: int) -> Callable[[int], BitWords]:
+    def in_turns(
+        self, receiver: NodeId, attempt: Attempt, size: int, groups: int
+    ) -> Callable[[int], BitWords]:
         """What the fixed groups of a receiver send it in this round: number of a group → its positions.
 
         At every position α of the groups are active: w = α·g, so ⌊w⌋ of them and, with the probability of what is

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import cesar
-from support import oracle
 from cesar.audit import audit, groups
 from cesar.audit.transcript import Recorder, attack, exchange_of
 from cesar.crypto.keys import SESSION_BYTES, Attempt, KeyPair, Keyring
@@ -16,6 +15,7 @@ from cesar.grouping import coalitions, exposed
 from cesar.seeds import SeedTree
 from cesar.sim.network import Network
 from cesar.topology import neighbourhoods, strict_requirement
+from support import oracle
 from support.harness import SESSIONS, Case, FakeKeys
 
 SIZE = 600
@@ -106,7 +106,9 @@ def test_losses_and_disagreement():
             case = Case(graph=graph, method=method, vectors=vectors, lost=lost, seed=seed)
             nodes = case.nodes()
             Network(nodes, arrives=lambda i, j, f: case.arrives(i, j, f) and not recorder.see(i, j, f)).run()
-            read = attack(recorder.transcripts, {i: FakeKeys(case.session, i) for i in coalition}, graph, method, SIZE)
+            read = attack(
+                recorder.transcripts, {i: FakeKeys(case.session, i) for i in coalition}, graph, method, SIZE
+            )
             for node, values in read.items():
                 known = np.isfinite(values)
                 assert values[known].astype(np.float32).tobytes() == vectors[node][known].tobytes()
@@ -144,7 +146,9 @@ def test_a_sum_that_falls_into_parts():
         exchange = exchange_of(recorder.transcripts, graph, method, SIZE)
         groups = {frozenset({i, j}) - set(coalition), frozenset({k, l})}
         assert {members for receiver, members in exchange.sums(coalition, 0) if receiver == r} == groups
-        read = attack(recorder.transcripts, {i: FakeKeys(case.session, i) for i in coalition}, graph, method, SIZE)
+        read = attack(
+            recorder.transcripts, {i: FakeKeys(case.session, i) for i in coalition}, graph, method, SIZE
+        )
         assert read.keys() == victims
     for node, values in read.items():
         assert values.astype(np.float32).tobytes() == case.vectors[node].tobytes()

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 import cesar
 from cesar import linear
 from cesar.audit import Exchange, audit
-from cesar.audit.exposure import draw_patterns, sentence
+from cesar.audit.exchange import draw_patterns
+from cesar.audit.exposure import Finding
+from cesar.audit.report import sentence
 from cesar.errors import ConfigError, PrivacyError
 from cesar.topology import overlaps, strict_requirement
 from support.harness import random_graph
@@ -86,20 +88,26 @@ def test_the_counterexample_in_words():
     exchange = Exchange.complete(BAD_GRAPH, np.ones((5, 1), dtype=bool), 2)
     report = audit(exchange, 2)
     words = "nodes 0 and 1 together: the sum at 1 minus the sum at 0 leaves node 4, at 100 % of the positions"
-    assert report.findings[0].sentence == words
+    assert sentence(report.findings[0]) == words
     assert report.exhaustive
     assert [(t.size, t.exposing) for t in report.sizes] == [(1, 0), (2, 4)]
     with pytest.raises(PrivacyError, match="would never receive anything"):
         cesar.Cesar(sparsifier=cesar.TopK(1.0), collusion=2).for_graph(BAD_GRAPH)
 
 
+def in_words(coalition, victim, way, reached):
+    return sentence(
+        Finding(coalition=coalition, fraction=reached, victims={}, victim=victim, way=way, reached=reached)
+    )
+
+
 def test_sentences():
-    assert sentence((3,), 5, ((3, Fraction(1)),), 0.0654).endswith(
+    assert in_words((3,), 5, ((3, Fraction(1)),), 0.0654).endswith(
         "sum at 3 holds only node 5's, at 6.54 % of the positions"
     )
     way = ((1, Fraction(-1, 2)), (2, Fraction(1, 2)), (4, Fraction(3, 2)))
     expected = "nodes 1, 2 and 4 together: the sum at 2 plus 3 times the sum at 4 minus the sum at 1 leaves 2 times node 9, "
-    assert sentence((1, 2, 4), 9, way, 1.0) == expected + "at 100 % of the positions"
+    assert in_words((1, 2, 4), 9, way, 1.0) == expected + "at 100 % of the positions"
 
 
 @settings(max_examples=60, deadline=None)
@@ -209,7 +217,7 @@ def check_strict_mode(graphs, most_nodes, patterns):
         shared += bool(strict.kept().any())
         report = audit(strict, k)
         assert report.exhaustive
-        assert not report.exposed, (sorted(graph.edges), k, safe, report.findings[0].sentence)
+        assert not report.exposed, (sorted(graph.edges), k, safe, sentence(report.findings[0]))
         if safe > k:
             weak = audit(Exchange.complete(graph, flags, k), 2)
             violating += 1

@@ -10,10 +10,11 @@ import pytest
 from cesar import graphs
 from cesar.audit import Exchange, audit
 from cesar.audit.collusion import Chain, Estimate, _reads, bounds, plan_collusion
-from cesar.audit.exposure import draw_patterns, exposed_at
-from cesar.linear import MOST_ROWS
+from cesar.audit.exchange import draw_patterns
+from cesar.audit.exposure import exposed_at
 from cesar.audit.planning import plan_topology, spectral_gap
 from cesar.errors import ConfigError
+from cesar.linear import MOST_ROWS
 from cesar.seeds import SeedTree
 from cesar.topology import strict_requirement
 

@@ -1,9 +1,6 @@
 """The commands, their errors, recorded runs and rosters, and the page as a browser shows it."""
 
 import json
-import shutil
-import subprocess
-from pathlib import Path
 
 import networkx as nx
 import numpy as np
@@ -12,14 +9,12 @@ from typer.testing import CliRunner
 
 import cesar
 from cesar.audit import Exchange, audit, report
+from cesar.audit.sources import Subject
 from cesar.cli import app
 from cesar.errors import CesarError
 from cesar.experiment import config, recording, run
+from support.browser import browse, screen
 
-SWITCHES = (
-    "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --enable-logging=stderr --virtual-time-budget=10000 --dump-dom"
-)
 SMALL = ("--topology", "regular:6", "--nodes", "24", "--patterns", "200", "--alpha", "0.45")
 
 
@@ -223,22 +218,11 @@ def test_a_network_folder(tmp_path):
         call("audit", net)
 
 
-def browse(page: Path, folder: Path, *switches: str) -> str:
-    """The page as it stands after a browser has drawn it; whatever its console says is an error."""
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("no Chromium on this machine; the Debian package is called chromium")
-    command = [chromium, *SWITCHES.split(), f"--user-data-dir={folder / 'profile'}", *switches, page.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=True)
-    assert [line for line in done.stderr.splitlines() if "CONSOLE" in line] == []
-    return done.stdout
-
-
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_a_browser_shows_the_statement(tmp_path, dark):
     out = tmp_path / "statement.html"
     found = read("audit", *SMALL, "--masks", 2, "--report", out)
-    dom = browse(out, tmp_path, f"--blink-settings=preferredColorScheme={int(not dark)}")
+    dom = browse(out, tmp_path, screen(dark=dark))
     assert dom.count('data-state="drawn"') == 3
     assert "Not safe against up to 2 participants" in dom
     words = found["findings"][0]["sentence"].replace(" %", "&nbsp;%")
@@ -267,7 +251,7 @@ def test_the_statement_of_a_safe_network(tmp_path):
 def test_nothing_found_is_not_a_proof():
     graph = nx.random_regular_graph(6, 20, seed=1)
     found = audit(Exchange.complete(graph, np.ones((20, 1), dtype=bool), 5), 2)
-    subject = report.Subject(graph=graph, source="<test>", sparsifier="topk", alpha=0.5, seed=0)
+    subject = Subject(graph=graph, source="<test>", sparsifier="topk", alpha=0.5, seed=0)
     assert report.verdict(found, subject)[0]
     weak = audit(Exchange.complete(graph, np.zeros((20, 1), dtype=bool), 2), 2)
     good, headline, _ = report.verdict(weak, subject)

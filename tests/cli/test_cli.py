@@ -82,7 +82,7 @@ def test_explain():
     [
         (("plan", "alpha", "--share", "0.3", "--degree", "1"), "degree of at least 2"),
         (("plan", "share", "--alpha", "1.5", "--degree", "6"), "fraction"),
-        (("bench", "round", "--nodes", "5", "--degree", "5"), "no 5-regular graph"),
+        (("bench", "round", "--nodes", "5", "--degree", "3"), "no 3-regular graph"),
         (("run",), "experiment file"),
         (("run", "nowhere.toml"), "no experiment file"),
         (("report", "nowhere"), "nowhere"),

@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 import statistics
-import subprocess
 import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
@@ -21,6 +20,7 @@ from cesar.errors import DataError
 from cesar.experiment import config, figures, report, results, run
 from cesar.page import MOST_EDGES, graph_figure
 from cesar.wire import CATEGORIES
+from support.browser import browse, screen
 
 SETTINGS = {
     "name": "Tiny",
@@ -36,10 +36,6 @@ SETTINGS = {
         {"name": "secagg", "label": "secure"},
     ],
 }
-SWITCHES = (
-    "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --enable-logging=stderr --virtual-time-budget=10000 --dump-dom"
-)
 VOID = {"meta", "br", "link", "img", "input", "hr", "base"}
 
 
@@ -417,18 +413,6 @@ def test_seeds_without_a_common_test_step(copy):
         results.summarise(copy)
 
 
-def browse(page: Path, folder: Path, *switches: str) -> str:
-    """The page as it stands after a browser has drawn it; whatever its console says is an error."""
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("no Chromium on this machine; the Debian package is called chromium")
-    command = [chromium, *SWITCHES.split(), f"--user-data-dir={folder / 'profile'}", *switches, page.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=True)
-    complaints = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-    assert complaints == []
-    return done.stdout
-
-
 def traces(figure: dict[str, Any], name: str) -> int:
     return sum(classes.split()[:2] == ["trace", name] for classes in figure["classes"])
 
@@ -436,7 +420,7 @@ def traces(figure: dict[str, Any], name: str) -> int:
 def test_a_browser_draws_every_plot(real, tmp_path):
     nasty = {**SETTINGS, "method": [{"name": "dpsgd", "label": "<b onclick=x>&amp; %{x}"}]}
     page = report.write_report([real, invent(tmp_path / "nasty", nasty)], tmp_path / "page.html")
-    dom = browse(page, tmp_path, "--blink-settings=preferredColorScheme=1")
+    dom = browse(page, tmp_path, screen(dark=False))
     figures = Page(dom).figures
     assert [figure["state"] for figure in figures] == ["drawn"] * 12
     for figure in figures:
@@ -455,7 +439,7 @@ def test_a_click_hides_a_method_in_all_plots_of_a_dark_page(real, tmp_path):
     page = report.write_report([real], tmp_path / "page.html")
     click = "<script>document.querySelector('[data-method=\"1\"]').click()</script></body>"
     page.write_text(page.read_text("utf-8").replace("</body>", click), "utf-8")
-    dom = browse(page, tmp_path, "--blink-settings=preferredColorScheme=0")
+    dom = browse(page, tmp_path, screen(dark=True))
     figures = Page(dom).figures
     assert [traces(figure, "scatter") for figure in figures] == [4, 4, 4, 4, 2, 2]
     assert traces(figures[4], "bars") == 8

@@ -19,7 +19,7 @@ import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
-from cesar import cli_data
+from cesar.cli import data as cli_data
 from cesar.errors import ConfigError, DataError
 from cesar.learn import datasets
 from cesar.learn.datasets import cifar10, movielens, qasc, xsum
@@ -133,7 +133,7 @@ def test_official_layouts_are_found(tmp_path):
 def test_the_command_line_starts_without_the_extras():
     """Neither is torch imported, which takes seconds, nor anything that a plain installation lacks."""
     extras = ("torch", "platformdirs", "sklearn", "PIL", "transformers", "sentencepiece")
-    code = f"import sys; sys.modules.update(dict.fromkeys({extras})); import cesar.cli_data"
+    code = f"import sys; sys.modules.update(dict.fromkeys({extras})); import cesar.cli"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -142,7 +142,7 @@ def test_cli_lists(tmp_path, monkeypatch):
     write(tmp_path / "xsum" / "train.jsonl", "{}", "{}")
     write(tmp_path / "xsum" / "test.jsonl", "{}")
     write(tmp_path / "t5" / "spiece.model")
-    result = CliRunner().invoke(cli_data.data_app, ["list", "--data-dir", str(tmp_path), "--json"])
+    result = CliRunner().invoke(cli_data.app, ["list", "--data-dir", str(tmp_path), "--json"])
     listed = json.loads(result.stdout)
     rows = {row["name"]: row for row in listed["datasets"]}
     assert listed["looked_in"] == [str(tmp_path), str(tmp_path / "cache" / "cesar")]
@@ -150,7 +150,7 @@ def test_cli_lists(tmp_path, monkeypatch):
     assert rows["qasc"]["found"] is None
     assert rows["qasc"]["get"] == f"cesar data get qasc --data-dir {tmp_path}"
     assert rows["digits"]["found"] == "scikit-learn"
-    shown = CliRunner().invoke(cli_data.data_app, ["list"]).stdout
+    shown = CliRunner().invoke(cli_data.app, ["list"]).stdout
     assert "missing: cesar data get cifar10" in shown
     assert "licence of celeba: non-commercial research" in shown
 

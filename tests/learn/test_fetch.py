@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 from typer.testing import CliRunner
 
-from cesar import cli_data
+from cesar.cli import data as cli_data
 from cesar.errors import ConfigError, DataError
 from cesar.learn import datasets
 from cesar.learn.datasets import fetch
@@ -379,7 +379,7 @@ def test_the_table_is_complete():
 
 
 def run(*arguments: str):
-    return CliRunner().invoke(cli_data.data_app, arguments)
+    return CliRunner().invoke(cli_data.app, arguments)
 
 
 def test_cli_gets(site, tmp_path, monkeypatch):

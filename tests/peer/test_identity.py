@@ -289,7 +289,7 @@ def test_reading_is_bounded(tmp_path):
 
 def test_it_needs_neither_torch_nor_grpc_nor_pydantic():
     program = (
-        "import sys; import cesar.peer.folder, cesar.cli_network; "
+        "import sys; import cesar.peer.folder, cesar.cli; "
         "print(sorted({'torch', 'grpc', 'pydantic'} & sys.modules.keys()))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 import cesar
-from support import oracle
 from cesar.errors import Reason
 from cesar.seeds import SeedTree
 from cesar.sim.network import Network
+from support import oracle
 from support.harness import (
     Case,
     Marked,

@@ -7,22 +7,17 @@ import dataclasses
 import json
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from cesar.cli_reproduce import HELP, NAMES
+from cesar.cli.reproduce import HELP, NAMES
 from cesar.errors import ConfigError, DataError
 from cesar.experiment import run
 from cesar.reproduce import catalogue, document, paper, running, sections
 from cesar.reproduce.page import write_page
 from cesar.reproduce.sections import section
-
-SWITCHES = (
-    "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --virtual-time-budget=20000 --dump-dom"
-)
+from support.browser import browse
 
 
 @pytest.fixture(scope="module")
@@ -172,17 +167,10 @@ def test_the_document_has_claims_and_tables(smoke, tmp_path):
     assert "`cesar reproduce ring` has not come that far" in text
 
 
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="no chromium")
 def test_a_browser_draws_every_plot(smoke, tmp_path):
     found = sections.sections([smoke], NAMES)
     page = write_page(found, tmp_path / "report.html")
-    shown = subprocess.run(
-        ["chromium", *SWITCHES.split(), f"--user-data-dir={tmp_path / 'profile'}", page.as_uri()],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=True,
-    ).stdout
+    shown = browse(page, tmp_path)
     states = re.findall(r'<figure[^>]*data-state="(\w+)"', shown)
     assert states == ["drawn"] * sum(len(one.pairs) for one in found)
     for name in NAMES:

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 import cesar
-from support import oracle
 from cesar.crypto.keys import Attempt, PairSecret
 from cesar.indices import IndexSet
 from cesar.node import Node, sparsifier_of
@@ -25,6 +24,7 @@ from cesar.seeds import SeedTree
 from cesar.sim.network import Network
 from cesar.topology import neighbourhoods
 from cesar.wire import Frame, Kind
+from support import oracle
 
 DEADLINES = Deadlines(announce=1.0, relay=2.0, share=3.0)
 NETWORK = b"a network"
@@ -178,7 +178,6 @@ class Case:
             round_=self.round_,
         )
         return oracle.masked_round(self.vectors, self.graph, selected, rules, lost)
-
 
     @property
     def selects(self) -> bool:

@@ -175,7 +175,9 @@ def mean(own, others, count, degree, weights):
 def groups_of(rules: GroupRules, r: int, view: list[int]) -> list[list[int]]:
     """A shuffle of the neighbours that anybody can repeat, dealt out like cards to ⌊δ / m⌋ groups."""
     head = struct.pack("<I", len(rules.network)) + rules.network + struct.pack("<III", r, rules.size, 0)
-    text = b"cesar groups" + head + struct.pack("<I", len(view)) + b"".join(struct.pack("<I", j) for j in view)
+    text = (
+        b"cesar groups" + head + struct.pack("<I", len(view)) + b"".join(struct.pack("<I", j) for j in view)
+    )
     stream = hashlib.shake_256(text).digest(8 * len(view))
     deck = list(view)
     for top in reversed(range(1, len(deck))):

@@ -20,17 +20,15 @@ from fractions import Fraction
 from functools import cached_property
 from itertools import combinations
 
-import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
 from cesar import linear
+from cesar.audit.exchange import Exchange, Flags, Ints
 from cesar.bits import jit
 from cesar.seeds import SeedTree
 from cesar.topology import check_collusion
 
-Flags = NDArray[np.bool_]
-Ints = NDArray[np.int64]
 Progress = Callable[[str, int, int], None]
 """(what, done, of how many)."""
 
@@ -41,117 +39,6 @@ LIMIT = 200_000
 """Coalitions of one size that are all tried; of more, that many are drawn, and the worst are searched for."""
 BEAM = 40
 _CHUNK = 512
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
-    """One round as an auditor sees it. Receivers index rows; a receiver's neighbours count in ascending order.
-
-    Attributes:
-        views: (n, δ) neighbours of each node, −1 behind the last.
-        selected: (q, n) distinct patterns; `[p, i]`: node i selected p. With `coordinated`, `[p, r]`: everybody
-            selected p towards r.
-        weights: (q,) at how many positions each pattern occurs.
-        masks: s.
-        carried: (n, δ, δ) `[r, a, b]`: the share of r's a-th neighbour says that it carries the b-th's masks.
-        matched: (n, δ, δ) and the b-th's share carries the same masks (equal check words).
-        arrived: (n, δ) whose share reached the receiver.
-    """
-
-    views: Ints
-    selected: Flags
-    weights: Ints
-    masks: int
-    coordinated: bool
-    carried: Flags
-    matched: Flags
-    arrived: Flags
-
-    @classmethod
-    def complete(cls, graph: nx.Graph, selected: Flags, masks: int, *, coordinated: bool = False) -> Exchange:
-        """A round in which everything arrived and every pair agreed.
-
-        Args:
-            selected: (n, positions).
-        """
-        views = views_of(graph)
-        real = views >= 0
-        pairs = real[:, :, None] & real[:, None, :] & ~np.eye(views.shape[1], dtype=bool)
-        patterns, weights = distinct(selected)
-        return cls(
-            views=views,
-            selected=patterns,
-            weights=weights,
-            masks=masks,
-            coordinated=coordinated,
-            carried=pairs,
-            matched=pairs,
-            arrived=real,
-        )
-
-    @property
-    def nodes(self) -> int:
-        return len(self.views)
-
-    @property
-    def positions(self) -> int:
-        return int(self.weights.sum())
-
-    def kept(self, patterns: slice = slice(None)) -> Flags:
-        """(q, n, δ): whether the share of r's a-th neighbour holds the positions of a pattern."""
-        chosen = self.selected[patterns]
-        if self.coordinated:
-            towards = np.broadcast_to(chosen[:, :, None], (*chosen.shape, self.views.shape[1]))
-        else:
-            towards = chosen[:, self.views]  # −1 reads the last node, and `carried` and `arrived` say no
-        count = np.einsum("rab,qrb->qra", self.carried.astype(np.uint8), towards.astype(np.uint8))
-        held: Flags = towards & self.arrived & (count >= self.masks)
-        return held
-
-    def sums(self, coalition: tuple[int, ...], pattern: int) -> list[tuple[int, frozenset[int]]]:
-        """What a coalition can add up at a pattern: (receiver, whose values are in the sum). The kernel does the
-        same faster.
-        """
-        kept, chosen = self.kept(slice(pattern, pattern + 1))[0], self.selected[pattern]
-        found = []
-        for r in coalition:
-            view = self.views[r]
-            selects = [bool(chosen[r] if self.coordinated else chosen[i]) for i in view]
-            honest = [a for a in np.flatnonzero(kept[r]) if view[a] not in coalition]
-            group = nx.Graph()
-            group.add_nodes_from(honest)
-            open_ends = set()
-            for a in honest:
-                for b in np.flatnonzero(self.carried[r, a]):
-                    if view[b] in coalition or not selects[b]:
-                        continue
-                    if self.matched[r, a, b] and kept[r, b]:
-                        group.add_edge(a, b)
-                    else:
-                        open_ends.add(a)
-            found += [
-                (r, frozenset(int(view[a]) for a in part))
-                for part in nx.connected_components(group)
-                if not part & open_ends
-            ]
-        return found
-
-
-def views_of(graph: nx.Graph) -> Ints:
-    """(n, δ): neighbours in ascending order, −1 behind the last."""
-    width = max((degree for _, degree in graph.degree), default=0)
-    views = np.full((len(graph), width), -1, dtype=np.int64)
-    for i in graph:
-        views[i, : graph.degree[i]] = sorted(graph[i])
-    return views
-
-
-def distinct(selected: Flags) -> tuple[Flags, Ints]:
-    """The different columns of (n, positions), as rows, and how often each occurs."""
-    packed = np.ascontiguousarray(np.packbits(selected.T, axis=1))
-    keys = packed.view(np.dtype((np.void, packed.shape[1]))).ravel()
-    _, first, counts = np.unique(keys, return_index=True, return_counts=True)
-    return np.ascontiguousarray(selected.T[first]), counts.astype(np.int64)
 
 
 @jit
@@ -281,13 +168,16 @@ class Finding:
     Attributes:
         fraction: of the positions, those at which it reads somebody's exact value.
         victims: node → fraction of the positions at which it is read.
-        sentence: the combination that reads most, in words.
+        victim, way: the combination that reads most, and whom.
+        reached: fraction of the positions at which this combination reads.
     """
 
     coalition: tuple[int, ...]
     fraction: float
     victims: dict[int, float]
-    sentence: str
+    victim: int
+    way: Way
+    reached: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -419,7 +309,9 @@ class _Auditor:
             coalition=coalition,
             fraction=total / positions,
             victims={node: weight / positions for node, weight in victims.most_common()},
-            sentence=sentence(coalition, victim, way, count / positions),
+            victim=victim,
+            way=way,
+            reached=count / positions,
         )
 
 
@@ -503,42 +395,3 @@ def _coalitions(nodes: int, size: int, limit: int, smaller: list[tuple[int, ...]
     drawn = {tuple(sorted(draw.choice(nodes, size, replace=False).tolist())) for _ in range(limit)}
     drawn |= {tuple(sorted((*few, node))) for few in smaller for node in range(nodes) if node not in few}
     return np.array(sorted(drawn), dtype=np.int64)
-
-
-def sentence(coalition: tuple[int, ...], victim: int, way: Way, fraction: float) -> str:
-    """A way to read a value, so that a person can follow it."""
-    who = f"node {coalition[0]} alone" if len(coalition) == 1 else f"nodes {_listed(coalition)} together"
-    at = f"at {percent(fraction)} of the positions"
-    common = math.lcm(*(factor.denominator for _, factor in way))
-    terms = sorted(((r, int(factor * common)) for r, factor in way), key=lambda term: (term[1] < 0, term[0]))
-    if len(terms) == 1:
-        return f"{who}: apart from their own values the sum at {terms[0][0]} holds only node {victim}'s, {at}"
-    words = "".join(_term(k, r, factor) for k, (r, factor) in enumerate(terms))
-    left = f"node {victim}" if common == 1 else f"{common} times node {victim}"
-    return f"{who}: {words} leaves {left}, {at}"
-
-
-def percent(fraction: float) -> str:
-    """A fraction for people: three digits, and never rounded to nothing.
-
-    >>> [percent(x) for x in (1, 0.0654, 0.00012, 0)]
-    ['100 %', '6.54 %', '0.012 %', '0 %']
-    """
-    return f"{float(f'{100 * fraction:.3g}'):g} %"
-
-
-def _term(k: int, r: int, factor: int) -> str:
-    joint = "" if k == 0 else (" plus " if factor > 0 else " minus ")
-    times = "the" if abs(factor) == 1 else f"{abs(factor)} times the"
-    return f"{joint}{times} sum at {r}"
-
-
-def _listed(nodes: tuple[int, ...]) -> str:
-    *most, last = map(str, nodes)
-    return f"{', '.join(most)} and {last}"
-
-
-def draw_patterns(nodes: int, positions: int, alpha: float, seed: int) -> Flags:
-    """(n, positions): each node selects each position with probability α, as random subsampling does."""
-    draw = SeedTree(seed).generator("audit", "patterns")
-    return draw.random((nodes, positions)) < alpha

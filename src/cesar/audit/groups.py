@@ -26,7 +26,9 @@ GroupSum = tuple[frozenset[int], NDArray[np.float64]]
 """Whose values are in a sum, and the sum: (d,), NaN where nothing was sent."""
 
 
-def sums(transcripts: Mapping[NodeId, Transcript], keys: Keyrings, method: Cesar, size: int) -> Iterator[GroupSum]:
+def sums(
+    transcripts: Mapping[NodeId, Transcript], keys: Keyrings, method: Cesar, size: int
+) -> Iterator[GroupSum]:
     """The sums that colluders hold after one round: every complete group, without what the colluders added themselves.
 
     A group of which a share is missing gives nothing: what is left has a mask on it that no colluder knows, unless all
@@ -98,7 +100,7 @@ def attack(held: Sequence[GroupSum], size: int) -> dict[int, NDArray[np.float64]
     read: dict[int, NDArray[np.float64]] = {}
     there = np.array([np.isfinite(values) for _, values in held]) if held else np.zeros((0, size), bool)
     for kind, positions in _alike(there):
-        chosen = [held[k] for k in np.flatnonzero(kind)]
+        chosen = [held[k] for k in np.flatnonzero(kind).tolist()]
         for node, factors in (solve([members for members, _ in chosen]) if chosen else {}).items():
             value = sum(float(f) * values[positions] for f, (_, values) in zip(factors, chosen, strict=True))
             read.setdefault(node, np.full(size, np.nan))[positions] = value

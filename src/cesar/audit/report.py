@@ -2,45 +2,20 @@
 
 from __future__ import annotations
 
-import html
+import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import networkx as nx
 import numpy as np
 
-from cesar.audit.collusion import Estimate, Risk
-from cesar.audit.exposure import Audit, percent
-from cesar.page import Spec, figure, graph_figure, json_number, plot_axis, plot_layout, whole_page
+import cesar
+from cesar.audit.collusion import Risk
+from cesar.audit.exposure import Audit, Finding
+from cesar.audit.sources import Subject
+from cesar.page import Figure, Spec, graph_figure, json_number, plot_axis, plot_layout, render_page
 from cesar.topology import strict_requirement
-
-EXTRA = """<style>
-.verdict { border-left: 6px solid var(--c2); padding: 12px 20px; margin: 24px 0; } .verdict.bad { border-color: var(--c1); }
-.verdict b { font-size: 20px; display: block; margin-bottom: 4px; } .verdict p { margin: 0; }
-.facts td { text-align: left; white-space: normal; } .facts th { width: 240px; } .facts td:nth-child(2) { width: 90px; } td.yes { color: var(--c2); } td.no { color: var(--c1); }
-li { margin-bottom: 8px; max-width: 800px; } section h2 { margin-top: 40px; }
-</style>"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
-    """What was audited, in words.
-
-    Attributes:
-        source: where graph and selections came from.
-        sparsifier: "random", "topk", "coordinated" or "full".
-        alpha: α, the fraction that a node selects.
-        seed: repeats the audit.
-        notes: what the reader must know about how the figures were made.
-    """
-
-    graph: nx.Graph
-    source: str
-    sparsifier: str
-    alpha: float
-    seed: int
-    notes: tuple[str, ...] = ()
 
 
 def as_dict(audit: Audit, subject: Subject) -> dict[str, object]:
@@ -61,10 +36,49 @@ def as_dict(audit: Audit, subject: Subject) -> dict[str, object]:
         "exhaustive": audit.exhaustive,
         "worst": audit.worst,
         "coalitions": [asdict(tested) | {"exhaustive": tested.exhaustive} for tested in audit.sizes],
-        "findings": [asdict(finding) for finding in audit.findings],
+        "findings": [_finding(finding) for finding in audit.findings],
         "read": audit.read.tolist(),
         "notes": list(subject.notes),
     }
+
+
+def _finding(finding: Finding) -> dict[str, object]:
+    fields = ("coalition", "fraction", "victims")
+    return {name: getattr(finding, name) for name in fields} | {"sentence": sentence(finding)}
+
+
+def sentence(finding: Finding) -> str:
+    """The way to read most, so that a person can follow it."""
+    coalition, victim, way = finding.coalition, finding.victim, finding.way
+    who = f"node {coalition[0]} alone" if len(coalition) == 1 else f"nodes {_listed(coalition)} together"
+    at = f"at {percent(finding.reached)} of the positions"
+    common = math.lcm(*(factor.denominator for _, factor in way))
+    terms = sorted(((r, int(factor * common)) for r, factor in way), key=lambda term: (term[1] < 0, term[0]))
+    if len(terms) == 1:
+        return f"{who}: apart from their own values the sum at {terms[0][0]} holds only node {victim}'s, {at}"
+    words = "".join(_term(k, r, factor) for k, (r, factor) in enumerate(terms))
+    left = f"node {victim}" if common == 1 else f"{common} times node {victim}"
+    return f"{who}: {words} leaves {left}, {at}"
+
+
+def percent(fraction: float) -> str:
+    """A fraction for people: three digits, and never rounded to nothing.
+
+    >>> [percent(x) for x in (1, 0.0654, 0.00012, 0)]
+    ['100 %', '6.54 %', '0.012 %', '0 %']
+    """
+    return f"{float(f'{100 * fraction:.3g}'):g} %"
+
+
+def _term(k: int, r: int, factor: int) -> str:
+    joint = "" if k == 0 else (" plus " if factor > 0 else " minus ")
+    times = "the" if abs(factor) == 1 else f"{abs(factor)} times the"
+    return f"{joint}{times} sum at {r}"
+
+
+def _listed(nodes: tuple[int, ...]) -> str:
+    *most, last = map(str, nodes)
+    return f"{', '.join(most)} and {last}"
 
 
 def verdict(audit: Audit, subject: Subject) -> tuple[bool, str, str]:
@@ -100,126 +114,51 @@ def verdict(audit: Audit, subject: Subject) -> tuple[bool, str, str]:
     )
 
 
-def write_statement(audit: Audit, subject: Subject, out: Path, version: str) -> Path:
-    """Write the page; where it lies."""
-    good, headline, detail = verdict(audit, subject)
-    parts = [
-        EXTRA,
-        "<h1>What this network protects</h1>",
-        f"<p>{html.escape(_setting(audit, subject))}</p>",
-        f'<div class="verdict{"" if good else " bad"}"><b>{html.escape(headline)}</b><p>{html.escape(detail)}</p></div>',
-        _who(audit, subject),
-        _findings(audit),
-        f"<section><div class=figures>{''.join(_figures(audit, subject))}</div></section>",
-        _limits(subject),
-        _method(audit, subject),
-    ]
+def write_statement(audit: Audit, subject: Subject, out: Path) -> Path:
+    """Write the page for a data-protection officer; where it lies."""
+    degrees = sorted({degree for _, degree in subject.graph.degree})
+    page = render_page(
+        "statement.html",
+        title="What this network protects",
+        version=cesar.__version__,
+        audit=audit,
+        subject=subject,
+        neighbours=f"{degrees[0]}" if len(degrees) == 1 else f"{degrees[0]} to {degrees[-1]}",
+        verdict=verdict(audit, subject),
+        safe=strict_requirement(subject.graph, audit.collusion),
+        alone=audit.sizes[0],
+        together=max((tested.worst for tested in audit.sizes[1:]), default=0.0),
+        figures=_figures(audit, subject),
+        percent=percent,
+        sentence=sentence,
+    )
     out.parent.mkdir(parents=True, exist_ok=True)
-    body = "".join(parts).replace(" %", "\N{NO-BREAK SPACE}%")
-    out.write_text(whole_page("What this network protects", body, version), encoding="utf-8")
+    out.write_text(page, encoding="utf-8")
     return out
 
 
-def _setting(audit: Audit, subject: Subject) -> str:
-    degrees = sorted({degree for _, degree in subject.graph.degree})
-    each = f"{degrees[0]}" if len(degrees) == 1 else f"{degrees[0]} to {degrees[-1]}"
-    chosen = {
-        "random": f"a random {percent(subject.alpha)} of its parameters",
-        "topk": f"the {percent(subject.alpha)} of its parameters that changed most",
-        "coordinated": f"a random {percent(subject.alpha)} of its parameters, the same for all who send to one receiver",
-        "full": "all of its parameters",
-    }[subject.sparsifier]
-    return (
-        f"{audit.nodes} participants train a model together without a server. Each has {each} neighbours and in every "
-        f"round selects {chosen}. A value is sent only if at least {audit.masks} other neighbour(s) of the receiver hide "
-        f"it with a shared mask. ({subject.source})"
-    )
-
-
-def _who(audit: Audit, subject: Subject) -> str:
-    safe, k = strict_requirement(subject.graph, audit.collusion), audit.collusion
-    singles = audit.sizes[0]
-    rows = [
-        (
-            "Somebody on the network",
-            "yes",
-            "Sees only masked values, and no plain text at all if the transport encrypts.",
-        ),
-        (
-            "One curious participant",
-            "yes" if singles.exposing == 0 else "no",
-            f"Learns sums over at least {audit.masks + 1} neighbours, never a single value."
-            if singles.exposing == 0
-            else f"Reads single values at up to {percent(singles.worst)} of the parameters.",
-        ),
-    ]
-    if k > 1:
-        together = audit.sizes[1:]
-        worst = max(t.worst for t in together)
-        if worst:
-            what = (
-                "no",
-                f"The worst group reads single values at {percent(worst)} of the parameters in one round.",
-            )
-        elif audit.masks >= safe:
-            what = ("yes", "Proven for this graph, whatever is selected, and whoever drops out.")
-        else:
-            what = ("not shown", f"Nothing was found, but the proof asks for {safe} masks.")
-        rows.append((f"Up to {k} participants together", *what))
-    rows += [
-        (f"More than {k} together", "not shown", "Audit again with a larger coalition."),
-        (
-            "A participant that lies",
-            "partly",
-            "It cannot read single values this way, but it can spoil averages.",
-        ),
-        ("Whoever sees the trained model", "no", "A model says something about the data it was trained on."),
-    ]
-    body = "".join(
-        f'<tr><th>{html.escape(who)}<td class="{answer.split()[0]}">{answer}<td>{html.escape(why)}'
-        for who, answer, why in rows
-    )
-    return (
-        "<section><h2>Are a participant's parameters protected?</h2><div class=scroll><table class=facts>"
-        f"<thead><tr><th>against<th style='text-align:left'>protected<th style='text-align:left'>why<tbody>{body}</table></div></section>"
-    )
-
-
-def _findings(audit: Audit) -> str:
-    if not audit.findings:
-        return ""
-    items = "".join(
-        f"<li>{html.escape(f.sentence[:1].upper() + f.sentence[1:])}. In all it reads somebody at "
-        f"{percent(f.fraction)} of the positions; {len(f.victims)} participant(s) are hit."
-        for f in audit.findings
-    )
-    return (
-        "<section><h2>The groups that read most</h2><p>Each sum is known to one member of the group. Subtracting "
-        f"sums leaves a single value.</p><ol>{items}</ol></section>"
-    )
-
-
-def _figures(audit: Audit, subject: Subject) -> list[str]:
+def _figures(audit: Audit, subject: Subject) -> list[Figure]:
     found = []
     if audit.pairs is not None and audit.pairs.max() > 0:
+        caption = "Positions at which two participants together read somebody."
+        found.append(Figure(title="What each pair reads", caption=caption, spec=_pairs(audit)))
+    if audit.exposed:
         found.append(
-            figure(
-                "What each pair reads",
-                "Positions at which two participants together read somebody.",
-                _pairs(audit),
+            Figure(
+                title="How much of each participant is read",
+                caption="By the group that reads most of it.",
+                spec=_victims(audit),
+                wide=not found,
             )
         )
-    if audit.exposed:
-        caption = "By the group that reads most of it."
-        found.append(figure("How much of each participant is read", caption, _victims(audit), wide=not found))
     marked = audit.findings[0].coalition if audit.findings else ()
     caption = (
         f"The group that reads most is marked: {', '.join(map(str, marked))}."
         if marked
         else "Point at a node to see its neighbours."
     )
-    found.append(figure("Who averages with whom", caption, _graph(subject.graph, marked), wide=True))
-    return found
+    graph = _graph(subject.graph, marked)
+    return [*found, Figure(title="Who averages with whom", caption=caption, spec=graph, wide=True)]
 
 
 def _pairs(audit: Audit) -> Spec:
@@ -261,100 +200,45 @@ def _graph(graph: nx.Graph, marked: tuple[int, ...]) -> Spec:
     return spec
 
 
-def _limits(subject: Subject) -> str:
-    sets = {
-        "topk": "Which parameters a participant selected is visible to its neighbours. With this selection it says where "
-        "training changed the model most, which can say something about the data.",
-        "coordinated": "Which parameters are sent is public, and drawn at random: it says nothing about the data.",
-        "random": "Which parameters a participant selected is visible to its neighbours, but drawn at random: it says "
-        "nothing about the data.",
-        "full": "All parameters are sent, so nothing can be learned from which.",
-    }[subject.sparsifier]
-    rounds = (
-        "Every sum of a receiver has the same members in every round, as long as nobody drops out and the graph stays, so "
-        "rounds cannot be played off against each other."
-        if subject.sparsifier in ("coordinated", "full")
-        else "Sums of different rounds have different members. Models change little from round to round, so many rounds "
-        "together can say more than this audit, which looks at one."
-    )
-    points = [
-        (
-            "The averages themselves.",
-            (
-                "Each participant learns averages of its neighbours' models; that is the purpose. An "
-                "average of few models resembles each of them. Whoever needs more adds noise (differential privacy) to the models."
-            ),
-        ),
-        ("Which parameters were sent.", sets),
-        ("Many rounds.", rounds),
-        (
-            "Active attacks.",
-            (
-                "Participants are assumed to follow the protocol. One that sends wrong values spoils averages, "
-                "and nobody can tell. Keys must belong to whom they claim to belong."
-            ),
-        ),
-        (
-            "The past.",
-            "Whoever steals a participant's key later, and has recorded the traffic, can take its masks off.",
-        ),
-        ("Traffic.", "Who talks to whom, when, and how much, is visible on the network."),
-    ]
-    items = "".join(f"<li><b>{head}</b> {html.escape(text)}" for head, text in points)
-    return f"<section><h2>What is not protected</h2><ul>{items}</ul></section>"
-
-
-def _method(audit: Audit, subject: Subject) -> str:
-    rows = "".join(
-        f"<tr><th>{t.size}<td>{t.tested:,} of {t.possible:,}<td>{t.exposing:,}<td>{percent(t.worst)}"
-        for t in audit.sizes
-    )
-    sample = (
-        "Every group was tried."
-        if audit.exhaustive
-        else "Where not all groups were tried, they were drawn at random, and the worst smaller ones were extended by one."
-    )
-    notes = "".join(f"<p class=note>{html.escape(note)}</p>" for note in subject.notes)
-    return (
-        "<section><h2>How this was found out</h2><p>For every group and position the audit takes all sums that the group "
-        "receives, without the group's own values, and decides by exact arithmetic whether a single value follows from "
-        f"them. {audit.positions:,} positions with {audit.patterns:,} different patterns of who selected; seed "
-        f"{subject.seed}. {sample}</p><div class=scroll><table><thead><tr><th>group size<th>tried<th>read somebody"
-        f"<th>worst<tbody>{rows}</table></div>{notes}</section>"
-    )
-
-
-def write_risks(risks: Sequence[Risk], out: Path, title: str, version: str) -> Path:
+def write_risks(risks: Sequence[Risk], out: Path, about: str) -> Path:
     """The page with the plot of collusion risks."""
-    counts = sorted({risk.adversaries for risk in risks})
-    body = (
-        f"<h1>Collusion risk</h1><p>{html.escape(title)}</p><section><div class=figures>"
-        + figure(
-            "Graphs at risk",
-            "Solid: the paper's criterion, an adversary with at least s adversarial neighbours. Dashed: a selection exists at which "
+    by_count: dict[int, list[Risk]] = {}
+    for risk in sorted(risks, key=lambda risk: risk.adversaries):
+        by_count.setdefault(risk.adversaries, []).append(risk)
+    figures = (
+        Figure(
+            title="Graphs at risk",
+            caption="Solid: the paper's criterion, an adversary with at least s adversarial neighbours. Dashed: a selection exists at which "
             "one sum, or the difference of two, is a single honest value. Zero is left out; whiskers are 95 % intervals.",
-            _risk_plot(risks, counts, (("paper", "solid"), ("at_least", "dash"))),
+            spec=_risk_plot(by_count, (("paper", "solid"), ("at_least", "dash"))),
             wide=True,
-        )
-        + figure(
-            "Positions at risk",
-            "Probability that the adversaries read somebody at a random position, all sums considered; α follows from the share.",
-            _risk_plot(risks, counts, (("at_random", "solid"),)),
+        ),
+        Figure(
+            title="Positions at risk",
+            caption="Probability that the adversaries read somebody at a random position, all sums considered; α follows from the share.",
+            spec=_risk_plot(by_count, (("at_random", "solid"),)),
             wide=True,
-        )
-        + "</div></section>"
-        + "".join(_risk_table(risks, count) for count in counts)
+        ),
+    )
+    page = render_page(
+        "risks.html",
+        title="Collusion risk",
+        version=cesar.__version__,
+        about=about,
+        figures=figures,
+        risks=by_count,
+        percent=percent,
     )
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(whole_page("Collusion risk", body, version), encoding="utf-8")
+    out.write_text(page, encoding="utf-8")
     return out
 
 
-def _risk_plot(risks: Sequence[Risk], counts: list[int], lines: tuple[tuple[str, str], ...]) -> Spec:
+def _risk_plot(risks: dict[int, list[Risk]], lines: tuple[tuple[str, str], ...]) -> Spec:
     data = []
-    for number, count in enumerate(counts):
+    for number, (count, rows) in enumerate(risks.items()):
         for name, dash in lines:
-            shown = [(risk.masks, getattr(risk, name)) for risk in risks if risk.adversaries == count]
+            shown = [(risk.masks, getattr(risk, name)) for risk in rows]
             shown = [(s, estimate) for s, estimate in shown if estimate.hits]
             data.append(
                 {
@@ -386,21 +270,3 @@ def _risk_plot(risks: Sequence[Risk], counts: list[int], lines: tuple[tuple[str,
             legend=legend,
         ),
     }
-
-
-def _risk_table(risks: Sequence[Risk], count: int) -> str:
-    rows = "".join(
-        f"<tr><th>{risk.masks}<td>{_shown(risk.paper)}<td>{_shown(risk.at_least)}<td>{_shown(risk.at_most)}"
-        f"<td>{risk.alpha:.3f}<td>{_shown(risk.at_random)}"
-        for risk in risks
-        if risk.adversaries == count
-    )
-    return (
-        f"<section><h2>{count} adversaries</h2><div class=scroll><table><thead><tr><th>s<th>paper<th>some selection: at least"
-        f"<th>at most<th>α<th>random position<tbody>{rows}</table></div></section>"
-    )
-
-
-def _shown(estimate: Estimate) -> str:
-    low, high = estimate.interval
-    return f"{percent(estimate.value)} <small>{percent(low)} to {percent(high)}</small>"

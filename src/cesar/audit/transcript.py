@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cesar import bits, ring
-from cesar.audit.exposure import Exchange, Flags, distinct, exposed_at, views_of
+from cesar.audit.exchange import Exchange, Flags, distinct, views_of
+from cesar.audit.exposure import exposed_at
 from cesar.crypto.keys import Attempt, Keyring, digest_positions, mask_key
 from cesar.crypto.keystream import Keystream
 from cesar.errors import DataError
@@ -210,9 +211,7 @@ def _unmasked(
     return float(grid.scales[0]), words
 
 
-def _terms(
-    seen: Transcript, view: tuple[NodeId, ...], method: Cesar, size: int
-) -> tuple[bytes, ring.Grid]:
+def _terms(seen: Transcript, view: tuple[NodeId, ...], method: Cesar, size: int) -> tuple[bytes, ring.Grid]:
     """What the receiver said about its sum, as it stands in the keys, and the grid that follows."""
     exponents, members = ((0,), view) if seen.relay is None else (seen.relay.exponents, seen.relay.group)
     terms = ring.exponents_to_bytes(exponents) + members_to_bytes(members, view)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from cesar import graphs
 from cesar.errors import ConfigError
 from cesar.settings import MethodSection, Section, check, read_toml
 from cesar.sim.ensemble import CrashPoint
@@ -42,10 +43,10 @@ class TrainingSection(Section):
 class TopologySection(Section):
     """Who averages with whom."""
 
-    kind: Literal["regular", "ring", "complete", "small-world", "star", "file"] = "regular"
+    kind: graphs.Kind = "regular"
     nodes: Annotated[int, Field(ge=2)] = 16
     degree: Annotated[int, Field(gt=0)] = 5
-    rewire: Annotated[float, Field(ge=0, le=1)] = 0.1
+    rewire: Annotated[float, Field(ge=0, le=1)] = graphs.REWIRE
     path: Path | None = None
     dynamic: bool = False
 

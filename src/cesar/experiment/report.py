@@ -1,12 +1,11 @@
 """The report: experiment directories in, one HTML page out that opens anywhere, without a network.
 
-The frame of the page and what all its plots have in common stand in `cesar.page`. Everything that comes from
-files is escaped.
+The frame of the page and what all its plots have in common stand in `cesar.page`, its words in
+`templates/experiments.html`, which escapes everything that comes from files.
 """
 
 from __future__ import annotations
 
-import html
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,8 +29,7 @@ from cesar.experiment.figures import (
     unit_for,
 )
 from cesar.experiment.results import METRICS, MethodRow, Study, read_study, rows_of
-from cesar.page import figure, graph_figure, stride, whole_page
-from cesar.settings import MethodSection
+from cesar.page import Figure, graph_figure, render_page, stride
 
 
 def write_report(directories: Sequence[Path], out: Path) -> Path:
@@ -47,78 +45,85 @@ def write_report(directories: Sequence[Path], out: Path) -> Path:
     colours = {title: number for number, title in enumerate(titles)}
     path = out / "report.html" if out.is_dir() else out
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(_page(studies, colours), encoding="utf-8")
-    return path
-
-
-def _page(studies: list[Study], colours: dict[str, int]) -> str:
-    names = [_name(study, studies) for study in studies]
-    several = len(studies) > 1
-    links = "".join(f'<a href="#e{i}">{name}</a>' for i, name in enumerate(names))
-    head = f"<h1>{len(names)} experiments</h1><nav>{links}</nav>" if several else f"<h1>{names[0]}</h1>"
-    sections = (
-        f'<section id="e{i}">{f"<h2>{name}</h2>" if several else ""}{_section(study, colours)}</section>'
-        for i, (name, study) in enumerate(zip(names, studies, strict=True))
+    page = render_page(
+        "experiments.html",
+        title=", ".join(_name(study, studies) for study in studies),
+        version=cesar.__version__,
+        experiments=[_shown(study, _name(study, studies), colours) for study in studies],
+        categories=list(SHADES),
     )
-    return whole_page(", ".join(names), f"{head}{''.join(sections)}", cesar.__version__)
+    path.write_text(page, encoding="utf-8")
+    return path
 
 
 def _name(study: Study, studies: list[Study]) -> str:
     """The experiment's name, with its folder where two have the same."""
     name, names = study.experiment.name, [other.experiment.name for other in studies]
-    return html.escape(name if names.count(name) == 1 else f"{name} ({study.folder})")
+    return name if names.count(name) == 1 else f"{name} ({study.folder})"
 
 
-def _section(study: Study, colours: dict[str, int]) -> str:
+def _shown(study: Study, name: str, colours: dict[str, int]) -> dict[str, object]:
+    """What the template says about one experiment."""
+    heads, methods = _summary(study, colours)
+    caption = "Values are parameters; all else is overhead."
+    sent = Figure(
+        title="What a node sends per round",
+        caption=caption,
+        spec=breakdown(study, colours),
+        wide=study.metric == "test_loss",
+    )
+    return {
+        "name": name,
+        "about": sentence(study.experiment),
+        "heads": heads,
+        "methods": methods,
+        "waiting": [m.title for m in study.experiment.method if m not in study.methods],
+        "curves": _curves(study, colours),
+        "sent": sent,
+        "graph": _topology(study),
+        "tables": _toml(study.experiment).rstrip().split("\n\n"),
+        "facts": _facts(study),
+    }
+
+
+def _curves(study: Study, colours: dict[str, int]) -> list[Figure]:
     metric, rounds = metric_axis(study.metric), Axis(key="round", name="round")
     sent = cost_axis(study, "bytes", "sent per node", BYTES)
     spent = cost_axis(study, "seconds", "training and protocol", SECONDS)
-    loss = study.metric == "test_loss"
     better = METRICS[study.metric].capitalize()
-    figures = [
-        figure(
-            f"{metric.name} by round",
-            f"Test set, mean over nodes. {better} is better; lines that coincide learn equally fast."
+    found = [
+        Figure(
+            title=f"{metric.name} by round",
+            caption=f"Test set, mean over nodes. {better} is better; lines that coincide learn equally fast."
             + (" Band: one standard error over seeds." if len(study.experiment.seeds) > 1 else ""),
-            curves(study, colours, rounds, metric),
+            spec=curves(study, colours, rounds, metric),
             wide=True,
         ),
-        figure(
-            f"{metric.name} by bytes",
-            "The further left a line gets there, the less its nodes had to send.",
-            curves(study, colours, sent, metric),
+        Figure(
+            title=f"{metric.name} by bytes",
+            caption="The further left a line gets there, the less its nodes had to send.",
+            spec=curves(study, colours, sent, metric),
         ),
-        figure(
-            f"{metric.name} by time",
-            "All nodes on one machine, testing not counted. The further left, the faster.",
-            curves(study, colours, spent, metric),
+        Figure(
+            title=f"{metric.name} by time",
+            caption="All nodes on one machine, testing not counted. The further left, the faster.",
+            spec=curves(study, colours, spent, metric),
         ),
-        "" if loss else _loss_figure(study, colours, rounds),
-        figure(
-            "What a node sends per round",
-            f"Values are parameters; all else is overhead.{_categories()}",
-            breakdown(study, colours),
-            wide=loss,
-        ),
-        _topology(study),
     ]
-    return (
-        f"<p>{html.escape(sentence(study.experiment))}</p>{_summary(study, colours)}"
-        f"{_key(study, colours)}<div class=figures>{''.join(figures)}</div>{_details(study)}"
-    )
+    if study.metric != "test_loss":
+        caption = "Lower is better. A line that turns upwards overfits or diverges."
+        spec = curves(study, colours, rounds, metric_axis("test_loss"))
+        found.append(Figure(title="Test loss by round", caption=caption, spec=spec))
+    return found
 
 
-def _loss_figure(study: Study, colours: dict[str, int], rounds: Axis) -> str:
-    caption = "Lower is better. A line that turns upwards overfits or diverges."
-    return figure("Test loss by round", caption, curves(study, colours, rounds, metric_axis("test_loss")))
-
-
-def _topology(study: Study) -> str:
+def _topology(study: Study) -> Figure | str:
+    """The graph, or why there is no picture of it."""
     topology, seed = study.experiment.topology, study.experiment.seeds[0]
     try:
         graph = run.graph_of(study.experiment, seed)(0)
     except ConfigError as error:
-        return f"<figure class=wide><h3>Who averages with whom</h3><p>No picture: {html.escape(str(error))}</p></figure>"
+        return str(error)
     which = f"Round 1 of seed {seed}; drawn anew every round" if topology.dynamic else f"Seed {seed}"
     degrees = sorted({degree for _, degree in graph.degree})
     each = f"{degrees[0]}" if len(degrees) == 1 else f"{degrees[0]} to {degrees[-1]}"
@@ -126,7 +131,8 @@ def _topology(study: Study) -> str:
         f"{which}. {len(graph)} nodes, {graph.number_of_edges():,} links, {each} neighbours per node. "
         f"{f'One link in {stride(graph)} is drawn. ' if stride(graph) > 1 else ''}Point at a node to see them."
     )
-    return figure("Who averages with whom", caption, graph_figure(graph, topology.kind), wide=True)
+    spec = graph_figure(graph, topology.kind)
+    return Figure(title="Who averages with whom", caption=caption, spec=spec, wide=True)
 
 
 def sentence(experiment: Experiment) -> str:
@@ -150,74 +156,43 @@ def sentence(experiment: Experiment) -> str:
     )
 
 
-def _summary(study: Study, colours: dict[str, int]) -> str:
+def _summary(study: Study, colours: dict[str, int]) -> tuple[list[str], list[dict[str, object]]]:
+    """The heads of the table, and a line for each method."""
     rows, metric = rows_of(study), metric_axis(study.metric)
     size, unit = unit_for(max(row.bytes for row in rows), BYTES)
     second, clock = unit_for(max(row.seconds_training + row.seconds_protocol for row in rows), SECONDS)
-    heads = "".join(
-        f"<th>{head}" for head in ("share", metric.title, f"sent per node ({unit})", "of full D-PSGD")
-    )
-    body = ""
+    heads = ["share", metric.title, f"sent per node ({unit})", "of full D-PSGD"]
+    heads += [f"{what} ({clock})" for what in ("training", "protocol", "testing")]
+    lines: list[dict[str, object]] = []
     for method, row in zip(study.methods, rows, strict=True):
         cells = [f"{row.shared:.1%}", shown(row.value, row.error, metric), f"{row.bytes / size:.2f}"]
         cells.append("–" if row.bytes_ratio is None else f"{row.bytes_ratio:.3f}")
         times = (row.seconds_training, row.seconds_protocol, row.seconds_evaluation)
         cells += [f"{seconds / second:.{1 if clock == 's' else 2}f}" for seconds in times]
-        body += f"<tr><th>{_swatch(method, colours[row.title])}{html.escape(row.title)}{_state(row)}"
-        body += "".join(f"<td>{cell}" for cell in cells)
-    waiting = [m.title for m in study.experiment.method if m not in study.methods]
-    note = f"<p class=note>Not tested yet: {html.escape(', '.join(waiting))}.</p>" if waiting else ""
-    return (
-        f"<div class=scroll><table><thead><tr><th>method{heads}<th>training ({clock})<th>protocol ({clock})"
-        f"<th>testing ({clock})<tbody>{body}</table></div>"
-        "<p class=note>Means over nodes and seeds, ± standard error over seeds where there are several. Share: "
-        f"fraction of the parameters that was sent, as measured. 1 kB is 1000 bytes.</p>{note}"
-    )
+        number = colours[row.title]
+        look = {"kind": method.name, "colour": number % PALETTE, "symbol": symbol(number)[1]}
+        lines.append({"title": row.title, "number": number, **look, "running": _state(row), "cells": cells})
+    return heads, lines
 
 
 def _state(row: MethodRow) -> str:
     """What is to be said about a method that has not ended."""
     if row.seeds_finished == row.seeds_planned:
         return ""
-    seeds = f"{row.seeds_finished} of {row.seeds_planned} seeds finished"
-    return f"<small>running: {seeds if row.seeds_finished else f'round {row.round_} of {row.rounds}'}</small>"
+    if row.seeds_finished:
+        return f"{row.seeds_finished} of {row.seeds_planned} seeds finished"
+    return f"round {row.round_} of {row.rounds}"
 
 
-def _swatch(method: MethodSection, colour: int) -> str:
-    return f'<i class="swatch {method.name}" style="color:var(--c{colour % PALETTE})">{symbol(colour)[1]}</i>'
-
-
-def _categories() -> str:
-    names = "".join(f'<span class="cat {name}"><i></i>{name}</span>' for name in SHADES)
-    return f"<span class=cats>{names}</span>"
-
-
-def _key(study: Study, colours: dict[str, int]) -> str:
-    """One legend for all plots of an experiment; a click hides a method everywhere."""
-    buttons = (
-        f'<button type=button aria-pressed=true data-method="{colours[method.title]}">'
-        f"{_swatch(method, colours[method.title])}{html.escape(method.title)}</button>"
-        for method in study.methods
-    )
-    return f"<div class=key>{''.join(buttons)}<small>click to hide</small></div>"
-
-
-def _details(study: Study) -> str:
-    """Everything that is needed to run it again."""
+def _facts(study: Study) -> dict[str, str]:
+    """Everything beside the configuration that is needed to run it again."""
     runs = [(title, one) for title, several in study.runs.items() for one in several]
     names = dict.fromkeys(name for _, one in runs for name in one.versions)
     facts = {
         name: ", ".join(dict.fromkeys(one.versions[name] for _, one in runs if name in one.versions))
         for name in names
     }
-    facts |= {title: one.settings for title, one in runs if one.settings}
-    tables = _toml(study.experiment).rstrip().split("\n\n")
-    config = "".join(f"<span>{html.escape(table)}\n\n</span>" for table in tables)
-    lines = "".join(f"<dt>{html.escape(k)}<dd>{html.escape(v)}" for k, v in facts.items())
-    return (
-        "<details><summary>Configuration and versions</summary><p>The experiment file with all defaults:</p>"
-        f"<pre>{config}</pre><dl>{lines}</dl></details>"
-    )
+    return facts | {title: one.settings for title, one in runs if one.settings}
 
 
 def _toml(experiment: Experiment) -> str:

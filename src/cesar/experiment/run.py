@@ -34,7 +34,7 @@ from torch import nn
 from cesar import graphs
 from cesar.errors import ConfigError, DataError
 from cesar.experiment import recording
-from cesar.experiment.config import Experiment, TopologySection, parse
+from cesar.experiment.config import Experiment, parse
 from cesar.learn import datasets, models, partition
 from cesar.learn.flat import Layout
 from cesar.learn.samples import Dataset
@@ -166,29 +166,23 @@ def _partition(experiment: Experiment, data: Dataset, seeds: SeedTree) -> list[N
             return partition.dirichlet(data.labels, nodes, draw, alpha=section.dirichlet_alpha)
 
 
-def _graph(section: TopologySection, draw: np.random.Generator) -> nx.Graph:
-    match section.kind:
-        case "regular":
-            return graphs.regular(section.nodes, section.degree, draw)
-        case "ring":
-            return nx.cycle_graph(section.nodes)
-        case "complete":
-            return nx.complete_graph(section.nodes)
-        case "small-world":
-            return graphs.small_world(section.nodes, section.degree, section.rewire, draw)
-        case "star":
-            return nx.star_graph(section.nodes - 1)
-        case "file":
-            assert section.path is not None
-            return graphs.from_file(section.path, section.nodes)
-
-
 def graph_of(experiment: Experiment, seed: int) -> Callable[[int], nx.Graph]:
     """The aggregation graph of each round."""
-    seeds = SeedTree(seed)
-    if experiment.topology.dynamic:
-        return lambda round_: _graph(experiment.topology, seeds.generator("graph", round_))
-    fixed = _graph(experiment.topology, seeds.generator("graph"))
+    section, seeds = experiment.topology, SeedTree(seed)
+
+    def build(*path: int) -> nx.Graph:
+        return graphs.build(
+            section.kind,
+            section.nodes,
+            seeds.generator("graph", *path),
+            degree=section.degree,
+            rewire=section.rewire,
+            path=section.path,
+        )
+
+    if section.dynamic:
+        return build
+    fixed = build()
     return lambda _: fixed
 
 

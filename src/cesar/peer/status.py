@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import html
 import ipaddress
 import json
 import threading
@@ -16,18 +15,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from cesar.errors import ConfigError
+from cesar.page import render
 from cesar.peer.runtime import AsyncPeer
 from cesar.wire import CATEGORIES
-
-_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="2">
-<title>{title}</title><style>
-:root {{ color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif }}
-body {{ max-width: 46rem; margin: 2rem auto; padding: 0 1rem }}
-table {{ border-collapse: collapse; width: 100% }} th, td {{ text-align: left; padding: .3rem .6rem }}
-tr {{ border-bottom: 1px solid color-mix(in srgb, currentColor 20%, transparent) }}
-.up {{ color: #1a7f37 }} .down {{ color: #cf222e }} .n {{ text-align: right !important; font-variant-numeric: tabular-nums }}
-</style><h1>{title}</h1><p>{summary}</p>{figures}<table><tr><th>neighbour<th>link<th class=n>round<th>last error</tr>{rows}</table>
-<p><a href="/metrics">metrics</a> · <a href="/status.json">status.json</a></p></html>"""
 
 
 def snapshot(peer: AsyncPeer) -> dict[str, Any]:
@@ -147,22 +137,5 @@ class StatusPage:
 
 
 def _page(now: dict[str, Any]) -> str:
-    rows = "".join(
-        f"<tr><td>{neighbour['id']} {html.escape(neighbour['name'])}"
-        f"<td class={'up' if neighbour['up'] else 'down'}>{_link(neighbour)}"
-        f"<td class=n>{neighbour['round']}<td>{html.escape(neighbour['last_error'])}</tr>"
-        for neighbour in now["neighbours"]
-    )
-    shared = "" if now["shared"] is None else f", shared {now['shared']:.1%} of the parameters last time"
-    total = sum(now["bytes"].values())
-    summary = f"Round {now['round']}, {now['rounds_done']} done{shared}; {total:,} bytes sent; roster {now['roster']}."
-    title = html.escape(f"{now['name']}: node {now['node']} of {now['network']}")
-    shown = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in now["figures"].items())
-    figures = f"<p>{html.escape(shown)}</p>" if shown else ""
-    return _PAGE.format(title=title, summary=summary, figures=figures, rows=rows)
-
-
-def _link(neighbour: dict[str, Any]) -> str:
-    if not neighbour["up"]:
-        return "down"
-    return "slow" if neighbour["suspected"] else "checking" if neighbour["purpose"] == "check" else "up"
+    title = f"{now['name']}: node {now['node']} of {now['network']}"
+    return render("status.html", title=title, now=now)

@@ -20,6 +20,7 @@ from cesar.protocol.round import Round
 from cesar.topology import Neighbourhood
 from cesar.types import Buffer, Entropy, NodeId, RoundNo
 
+
 def _unified(method: Method) -> Cesar | DPSGD:
     return method.as_cesar() if isinstance(method, SecureAggregation) else method
 
@@ -52,8 +53,9 @@ class Engine:
             raise LocalProtocolError("a masked method needs the keys of the node")
         if tensors is not None and (sum(tensors) != size or min(tensors, default=-1) < 0):
             raise LocalProtocolError(f"the sizes of the tensors do not add up to {size} parameters")
-        single = tensors is None or (isinstance(self._method, Cesar) and self._method.decimals is not None)
-        self.edges = np.array([size]) if single else np.cumsum(tensors, dtype=np.int64)
+        if tensors is None or (isinstance(self._method, Cesar) and self._method.decimals is not None):
+            tensors = (size,)
+        self.edges = np.cumsum(tensors, dtype=np.int64)
         if isinstance(self._method, DPSGD) and (self._method.noise or self._method.gossip_steps > 1):
             raise LocalProtocolError("noise and gossip steps are for simulations; peers use CESAR instead")
         # Values of 4 bytes, and an index set; relay frames can be larger (see begin_round).

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from cesar.errors import RemoteProtocolError
 from cesar.indices import IndexSet
-from cesar.types import NodeId, RoundNo, Vector
+from cesar.types import BitWords, NodeId, RoundNo, Vector
 from cesar.wire import Frame
 
 
@@ -52,10 +52,11 @@ class Deadlines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outbound:
-    """One frame and everybody who gets it."""
+    """One frame and everybody who gets it; `positions` are those of the values in a share."""
 
     recipients: tuple[NodeId, ...]
     frame: Frame
+    positions: BitWords | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

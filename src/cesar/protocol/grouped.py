@@ -254,21 +254,23 @@ class GroupedRound:
         message = GroupTerms(
             exponents=self._exponents, present=tuple(sorted(known)), tokens=tokens, others=others
         )
-        return Outbound(recipients=(j,), frame=message.encode(self._header(Kind.GROUP_TERMS), self._hood.view))
+        return Outbound(
+            recipients=(j,), frame=message.encode(self._header(Kind.GROUP_TERMS), self._hood.view)
+        )
 
     def _on_terms(self, sender: NodeId, body: memoryview) -> None:
         if self.course.phase > Phase.RELAY:
             return
         if sender in self._told:
             raise self._refusal(sender, Reason.DUPLICATE, "it has told its terms already")
-        number, group = next(
-            (k, group) for k, group in enumerate(self._groups[sender]) if self._me in group
-        )
+        number, group = next((k, group) for k, group in enumerate(self._groups[sender]) if self._me in group)
         partners = [node for node in group if node != self._me]
         message = GroupTerms.decode(body, self._hood.views[sender], partners, len(self._edges))
         present = frozenset(message.present)
         if self._me not in present:
-            raise self._refusal(sender, Reason.UNEXPECTED, "it tells its terms to a node that it calls absent")
+            raise self._refusal(
+                sender, Reason.UNEXPECTED, "it tells its terms to a node that it calls absent"
+            )
         task = self._read_terms(sender, number, group, message)
         self._absences.note(sender, group, present, self._attempt.round_)
         self._told[sender] = task
@@ -331,7 +333,7 @@ class GroupedRound:
         dither = dither_for(self._dither, receiver) if grid.stochastic else 0
         masks = [(key, wants_negation(self._me, j)) for j, key in keys.items()]
         write_grouped(out, self._own.vector, task.positions, masks, grid, dither)
-        return Outbound(recipients=(receiver,), frame=frame)
+        return Outbound(recipients=(receiver,), frame=frame, positions=task.positions)
 
     def _mask(self, receiver: NodeId, j: NodeId, token: Token, terms: bytes, digest: bytes) -> MaskKey:
         return mask_key(

@@ -190,7 +190,9 @@ class MaskedRound:
         for i in self._relayed_to(j, self._me, self._members):
             known = self._announced[i]
             items.append(
-                RelayItem(token=known.token, indices=write_set(self._as_seen_by(i, j), self._method.index_code))
+                RelayItem(
+                    token=known.token, indices=write_set(self._as_seen_by(i, j), self._method.index_code)
+                )
             )
         message = Relay(exponents=self._exponents, group=self._members, items=tuple(items))
         return Outbound(recipients=(j,), frame=message.encode(self._header(Kind.RELAY), self._hood.view))
@@ -262,7 +264,9 @@ class MaskedRound:
             self._header(Kind.SHARE),
             view,
             facts=facts_of(
-                self._token.to_bytes(), terms, {j: (p.token.to_bytes(), p.digest) for j, p in partners.items()}
+                self._token.to_bytes(),
+                terms,
+                {j: (p.token.to_bytes(), p.digest) for j, p in partners.items()},
             ),
             checks={j: masker.key.check for j, masker in zip(partners, maskers, strict=True)},
             indices=explicit,
@@ -271,7 +275,7 @@ class MaskedRound:
         )
         dither = dither_for(self._dither, receiver) if grid.stochastic else 0
         write_masked(out, self._own.vector, own.words, kept, maskers, grid, dither)
-        return Outbound(recipients=(receiver,), frame=frame)
+        return Outbound(recipients=(receiver,), frame=frame, positions=kept)
 
     def _selected_for(self, receiver: NodeId) -> IndexSet:
         if self._own.selected is not None:

@@ -143,7 +143,7 @@ class PlainRound:
         )
         header = Header(kind=Kind.PLAIN_SHARE, attempt=self._attempt, sender=self._hood.node)
         recipients = self._hood.view if receiver is None else (receiver,)
-        return Outbound(recipients=recipients, frame=message.encode(header))
+        return Outbound(recipients=recipients, frame=message.encode(header), positions=indices.words)
 
     def _coordinated(self, receiver: NodeId) -> IndexSet:
         assert isinstance(self._method.sparsifier, CoordinatedSubsampling)

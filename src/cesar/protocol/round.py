@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
@@ -25,7 +26,7 @@ class Phase(IntEnum):
 class Step:
     """One line of a round's law: whom a phase still waits for, and what its end brings about."""
 
-    awaits: Callable[[], Set[NodeId]]
+    awaits: Callable[[], AbstractSet[NodeId]]
     then: Callable[[], None]
 
 

@@ -122,7 +122,12 @@ def write_masked(
 
 
 def write_grouped(
-    out: ByteArray, vector: Vector, positions: BitWords, masks: list[tuple[MaskKey, bool]], grid: ring.Grid, dither: int
+    out: ByteArray,
+    vector: Vector,
+    positions: BitWords,
+    masks: list[tuple[MaskKey, bool]],
+    grid: ring.Grid,
+    dither: int,
 ) -> None:
     """Write the masked values at the positions of a group, packed to the ring's width, to `out`.
 

@@ -41,7 +41,7 @@ AHEAD = (
 
 def write_document(sections: list[Section], out: Path) -> Path:
     """Claims first, then a section per entry."""
-    by_name = {section.entry.name: section for section in sections}
+    by_name = {section.figure.name: section for section in sections}
     lines = [HEAD, "## The claims, one by one\n", *_claims(by_name)]
     for section in sections:
         lines += _section(section)
@@ -50,7 +50,7 @@ def write_document(sections: list[Section], out: Path) -> Path:
 
 
 def _section(section: Section) -> Iterator[str]:
-    found = section.entry
+    found = section.figure
     yield f"## {found.name}\n"
     yield f"{found.place}: {found.what}. `cesar reproduce {found.name} --scale {section.scale}`\n"
     for text in section.about:

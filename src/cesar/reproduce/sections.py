@@ -13,7 +13,7 @@ from cesar.errors import DataError
 from cesar.experiment.figures import PALETTE, metric_axis, shown
 from cesar.experiment.report import sentence
 from cesar.experiment.results import MethodRow, Study, judged, mean, read_study, rows_of
-from cesar.page import Spec, json_number, plot_axis, plot_layout
+from cesar.page import Figure, Spec, json_number, plot_axis, plot_layout
 from cesar.reproduce import paper
 from cesar.reproduce.catalogue import Entry, Scale, check_scale, entry
 from cesar.reproduce.counting import FILE, Count, read
@@ -45,23 +45,22 @@ class Pair:
     heads: Row
     rows: Sequence[Row]
 
-    def spec(self) -> Spec:
-        """The plot in plotly's schema; the paper's own figures are open markers."""
+    @property
+    def plot(self) -> Figure:
+        """The plot; the paper's own figures are open markers."""
         data = [_trace(one, number) for number, one in enumerate(self.series)]
         legend = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0}
         x = plot_axis(self.axes[0], type="category") if _by_name(self.series) else plot_axis(self.axes[0])
         margin = {"l": 48, "r": 16, "t": 24 + 22 * ((len(self.series) + 1) // 2), "b": 44}
-        return {
-            "data": data,
-            "layout": plot_layout(x, plot_axis(self.axes[1]), showlegend=True, legend=legend, margin=margin),
-        }
+        layout = plot_layout(x, plot_axis(self.axes[1]), showlegend=True, legend=legend, margin=margin)
+        return Figure(title=self.title, caption=self.caption, spec={"data": data, "layout": layout})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
     """One entry of the catalogue with all that was measured for it."""
 
-    entry: Entry
+    figure: Entry
     scale: Scale
     about: list[str]
     pairs: list[Pair]
@@ -113,7 +112,7 @@ def section(folder: Path) -> Section:
             f"{risks['graphs']:,} random graphs, adversaries drawn anew for each; α shares 30 % at each s."
         )
         pairs.append(_collusion(risks))
-    return Section(entry=found, scale=scale, about=about, pairs=pairs, counts=counts, studies=studies)
+    return Section(figure=found, scale=scale, about=about, pairs=pairs, counts=counts, studies=studies)
 
 
 def _studies(found: Entry, scale: Scale, folder: Path) -> Iterator[tuple[str, Study]]:
@@ -442,4 +441,4 @@ def sections(directories: Sequence[Path], order: Sequence[str]) -> list[Section]
     found = [section(folder) for folder in folders]
     if not found:
         raise DataError(f"{', '.join(map(str, directories))}: cesar reproduce has left nothing here")
-    return sorted(found, key=lambda one: order.index(one.entry.name))
+    return sorted(found, key=lambda one: order.index(one.figure.name))

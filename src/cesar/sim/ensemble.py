@@ -14,13 +14,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cesar import bits, memory
-from cesar.crypto.keys import SESSION_BYTES, Attempt, KeyPair, Keyring, PairSecret
+from cesar.crypto.keys import Attempt, KeyPair, Keyring, PairSecret
 from cesar.errors import ConfigError, DataError
+from cesar.grouping import Groups
 from cesar.indices import IndexSet
 from cesar.methods import DPSGD, Cesar, Method, SecureAggregation
 from cesar.node import Node, drawn_towards
 from cesar.protocol import Deadlines
 from cesar.seeds import SeedTree
+from cesar.sim import streams
 from cesar.sim.network import Fate, Network
 from cesar.topology import check_graph, neighbourhoods
 from cesar.types import NodeId, RoundNo
@@ -131,7 +133,7 @@ class _Keys:
 
     def _pair(self, node: int) -> KeyPair:
         if node not in self._pairs:
-            self._pairs[node] = KeyPair.generate(self._seeds.entropy("keys", node))
+            self._pairs[node] = KeyPair.generate(streams.key_entropy(self._seeds, node))
         return self._pairs[node]
 
 
@@ -171,7 +173,7 @@ class Ensemble:
         self._count, self._here = len(graph), range(len(graph)) if nodes is None else nodes
         self._workers = workers or (os.cpu_count() or 1 if size >= THREADED_SIZE else 1)
         self._pool = ThreadPoolExecutor(self._workers)
-        self._session = self._seeds.bytes(SESSION_BYTES, "session")
+        self._session = streams.session(self._seeds)
         self._nodes: list[Node] = []
         self._keys = _Keys(self._seeds, self._session)
         self.use_graph(graph)
@@ -203,6 +205,11 @@ class Ensemble:
         self._hoods = neighbourhoods(graph, self._here)
         for node in self._nodes:
             node.use_method(self.method)
+
+    @property
+    def groups(self) -> Groups | None:
+        """Receiver → its fixed groups; None where the method has none."""
+        return None if isinstance(self.method, DPSGD) else self.method.groups
 
     def close(self) -> None:
         """Let the worker threads go, and memory."""
@@ -294,7 +301,7 @@ class Ensemble:
                     vectors[row],
                     reference=None if reference is None else reference[row],
                     out=result[row],
-                    entropy=self._seeds.entropy("round", round_, node.id),
+                    entropy=streams.round_entropy(self._seeds, round_, node.id),
                     deadlines=_DEADLINES,
                 )
             except DataError as error:
@@ -365,9 +372,7 @@ class Ensemble:
     def _set_of(self, node: Node, round_: RoundNo) -> IndexSet:
         if node.selected is not None:
             return node.selected
-        return drawn_towards(
-            self.method, node.id, Attempt(session=self._session, round_=round_), self._size
-        )
+        return drawn_towards(self.method, node.id, Attempt(session=self._session, round_=round_), self._size)
 
     def _crash_filter(self, crashes: Mapping[int, CrashPoint], round_: RoundNo) -> Fate:
         """Which frames still leave a node that crashes in this round."""

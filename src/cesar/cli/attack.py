@@ -8,30 +8,26 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
+from cesar.cli.options import AsJson, DataDir
+from cesar.cli.output import console, notices
 from cesar.errors import ConfigError
 
 if TYPE_CHECKING:
     from cesar.attack.leakage import LeakageResult
     from cesar.attack.membership import MembershipResult
 
-attack_app = typer.Typer(no_args_is_help=True, help="Attack recorded runs, to see what protection is worth.")
+app = typer.Typer(no_args_is_help=True, help="Attack recorded runs, to see what protection is worth.")
 
 Directories = Annotated[list[Path], typer.Argument(help="Experiment directories with recorded rounds.")]
 SampleCount = Annotated[
     int, typer.Option(min=1, help="At most so many training and so many test samples per attack.")
 ]
 Seed = Annotated[int, typer.Option(help="Of who attacks whom, and with which samples.")]
-DataDir = Annotated[
-    Path | None,
-    typer.Option("--data-dir", help="Where datasets lie; else $CESAR_DATA, else the user's cache."),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
 
-@attack_app.command("membership")
+@app.command("membership")
 def membership_command(
     directories: Directories,
     rounds: Annotated[
@@ -48,7 +44,7 @@ def membership_command(
 
     outcome = {}
     for directory in directories:
-        with Console(stderr=True).status(f"attacking {directory}"):
+        with notices.status(f"attacking {directory}"):
             results = membership(
                 directory, rounds=rounds or (), samples=samples, seed=seed, data_dir=data_dir
             )
@@ -57,8 +53,8 @@ def membership_command(
         document.save(directory, "membership", outcome[str(directory)], settings)
         page = document.write_plots(directory, results)
         if not as_json:
-            Console().print(_membership_table(directory, results))
-            Console().print(f"plot: [bold]{page}[/]")
+            console.print(_membership_table(directory, results))
+            console.print(f"plot: [bold]{page}[/]")
     if as_json:
         typer.echo(json.dumps(outcome))
 
@@ -80,7 +76,7 @@ def _membership_table(directory: Path, results: list[MembershipResult]) -> Table
     return table
 
 
-@attack_app.command("leakage")
+@app.command("leakage")
 def leakage_command(
     directories: Directories,
     window: Annotated[int, typer.Option(help="Use so many of the last recorded rounds.")] = 20,
@@ -96,7 +92,7 @@ def leakage_command(
 
     outcome = {}
     for directory in directories:
-        with Console(stderr=True).status(f"attacking {directory}"):
+        with notices.status(f"attacking {directory}"):
             results = leakage(
                 directory, window=window, receivers=receivers, samples=samples, seed=seed, data_dir=data_dir
             )
@@ -104,7 +100,7 @@ def leakage_command(
         outcome[str(directory)] = document.plain(results)
         document.save(directory, "leakage", outcome[str(directory)], settings)
         if not as_json:
-            Console().print(_leakage_table(directory, results))
+            console.print(_leakage_table(directory, results))
     if as_json:
         typer.echo(json.dumps(outcome))
 
@@ -127,7 +123,7 @@ def _leakage_table(directory: Path, results: list[LeakageResult]) -> Table:
     return table
 
 
-@attack_app.command("document")
+@app.command("document")
 def document_command(
     directories: Directories,
     out: Annotated[Path, typer.Option(help="The Markdown file whose section is written.")],
@@ -137,4 +133,4 @@ def document_command(
 
     if out.suffix != ".md":
         raise ConfigError(f"{out} is no Markdown file; give --out NAME.md")
-    Console().print(f"written: [bold]{document.write_section(directories, out)}[/]")
+    console.print(f"written: [bold]{document.write_section(directories, out)}[/]")

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from cesar.cli_run import DataDir, ProgressBars, progress_bars
+from cesar.cli.options import DataDir, Workers
+from cesar.cli.output import RunBars, console, run_bars
 
 HELP = {
     "approaches": "Table I: five approaches, measured.",
@@ -31,7 +31,7 @@ HELP = {
 NAMES = tuple(HELP)
 """In the paper's order, then ours. Here, so that the command line need not load torch to know them."""
 
-reproduce_app = typer.Typer(no_args_is_help=True, help="Every table and figure of the paper, beside ours.")
+app = typer.Typer(no_args_is_help=True, help="Every table and figure of the paper, beside ours.")
 
 
 class ScaleName(StrEnum):
@@ -49,10 +49,9 @@ SeedsOption = Annotated[int | None, typer.Option(min=1, help="How many seeds; th
 OutOption = Annotated[
     Path | None, typer.Option(help="Directory for the results; default runs/reproduce-SCALE.")
 ]
-WorkersOption = Annotated[int | None, typer.Option(min=1, help="Threads; default one per core.")]
 
 
-@reproduce_app.command("list")
+@app.command("list")
 def list_command() -> None:
     """What there is, what it needs and how long it takes."""
     from cesar.reproduce.catalogue import entry  # noqa: PLC0415  (torch takes seconds to import)
@@ -69,7 +68,7 @@ def list_command() -> None:
             found.needs["paper"],
             *(found.takes[scale] for scale in ("smoke", "small", "paper")),
         )
-    Console().print(table)
+    console.print(table)
 
 
 def _command(names: list[str]) -> Callable[..., None]:
@@ -78,7 +77,7 @@ def _command(names: list[str]) -> Callable[..., None]:
         seeds: SeedsOption = None,
         out: OutOption = None,
         data_dir: DataDir = None,
-        workers: WorkersOption = None,
+        workers: Workers = None,
     ) -> None:
         _reproduce(names, scale, seeds, out, data_dir, workers)
 
@@ -86,8 +85,8 @@ def _command(names: list[str]) -> Callable[..., None]:
 
 
 for _name, _help in HELP.items():
-    reproduce_app.command(_name, help=_help)(_command([_name]))
-reproduce_app.command("all", help="All of them, one after the other.")(_command(list(NAMES)))
+    app.command(_name, help=_help)(_command([_name]))
+app.command("all", help="All of them, one after the other.")(_command(list(NAMES)))
 
 
 def _reproduce(
@@ -102,7 +101,7 @@ def _reproduce(
     from cesar.reproduce.running import reproduce  # noqa: PLC0415
 
     root = out or Path("runs") / f"reproduce-{scale}"
-    with progress_bars() as progress:
+    with run_bars() as progress:
         for name in names:
             task = progress.add_task(name, total=1, figures="", sent="")
 
@@ -116,14 +115,14 @@ def _reproduce(
                 seeds=seeds,
                 data_dir=data_dir,
                 workers=workers,
-                observers=[ProgressBars(progress)],
+                observers=[RunBars(progress)],
                 progress=say,
             )
             progress.update(task, advance=1, figures="")
     report_command([root])
 
 
-@reproduce_app.command("report")
+@app.command("report")
 def report_command(
     directories: Annotated[list[Path], typer.Argument(help="Directories that cesar reproduce has made.")],
     out: Annotated[Path | None, typer.Option(help="The page; default report.html in the first.")] = None,
@@ -136,6 +135,6 @@ def report_command(
 
     found = sections(directories, NAMES)
     page = write_page(found, out or directories[0] / "report.html")
-    Console().print(f"report: [bold]{page}[/]")
+    console.print(f"report: [bold]{page}[/]")
     if markdown is not None:
-        Console().print(f"document: [bold]{write_document(found, markdown)}[/]")
+        console.print(f"document: [bold]{write_document(found, markdown)}[/]")

@@ -10,14 +10,12 @@ import asyncio
 import multiprocessing
 import os
 import random
-import resource
 import socket
 import statistics
 import struct
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -30,13 +28,14 @@ import grpc
 import networkx as nx
 import numpy as np
 
-from cesar.crypto.keystream import Keystream
+from cesar.bench.floor import keystream_seconds
 from cesar.errors import CesarError
 from cesar.peer.chunks import CHUNK
 from cesar.peer.folder import Network, Plan
 from cesar.peer.identity import Identity
 from cesar.peer.runtime import AsyncPeer
 from cesar.peer.transport import OPTIONS, SERVICE, Handler
+from cesar.sim.machine import peak_rss_bytes
 from cesar.theory import required_alpha
 
 START_SECONDS = 120.0
@@ -113,7 +112,7 @@ def bench_peers(
     sent = statistics.mean(r.sent for r in results) / (rounds + 1)
     alpha = required_alpha(share, peers - 1, 1)
     masks = peers * (peers - 1) * (peers - 2)
-    floor = peers * sent / throughput + _keystream_seconds(masks, int(alpha**2 * size))
+    floor = peers * sent / throughput + keystream_seconds(masks, int(alpha**2 * size))
     seconds = float(np.median(per_round))
     carried = [r.carried / r.sent - 1 for r in results if r.carried is not None]
     peak = max(r.peak for r in results)
@@ -205,13 +204,8 @@ async def _peer(folder: Path, size: int, rounds: int, pipe: Connection) -> None:
             sent += report.total_bytes
         await peer.transport.drain(30)
         carried = bytes_carried()
-        pipe.send(_Measured(ends, report.shared, sent, carried, _peak()))
+        pipe.send(_Measured(ends, report.shared, sent, carried, peak_rss_bytes()))
         await asyncio.to_thread(pipe.recv)  # a connection that ends takes its counters with it
-
-
-def _peak() -> int:
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def bytes_carried() -> int | None:
@@ -283,18 +277,3 @@ async def _pour(folder: Path, port: int) -> float:
         await call.done_writing()
         await call.read()
         return PROBE_BYTES / (time.perf_counter() - begin)
-
-
-def _keystream_seconds(masks: int, words: int) -> float:
-    """To make so many masks of so many words each, on all cores."""
-    block = min(words, 65_536)
-
-    def make(number: int) -> None:
-        stream, buffer = Keystream(number.to_bytes(32, "little")), np.empty(block, dtype=np.uint32)
-        for start in range(0, words, block):
-            stream.fill(buffer[: words - start])
-
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        begin = time.perf_counter()
-        list(pool.map(make, range(masks)))
-        return time.perf_counter() - begin

@@ -1,4 +1,4 @@
-"""`cesar network` and `cesar peer`: make a network of real peers, change it, and run one of its peers."""
+"""`cesar network`: make a network of real peers, change it, and try it out."""
 
 from __future__ import annotations
 
@@ -9,41 +9,37 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cesar import files, graphs
+from cesar import graphs
+from cesar.cli import up
+from cesar.cli.options import AsJson, Net
+from cesar.cli.output import console
 from cesar.errors import ConfigError
-from cesar.peer import claims, folder, identity, keyfiles
+from cesar.peer import claims, folder, keyfiles
 from cesar.peer.roster import FILE, Member, Roster
 from cesar.seeds import SeedTree
 from cesar.sparsify import SparsifierName
 from cesar.types import NodeId
 
-network_app = typer.Typer(no_args_is_help=True, help="Make a network of real peers, and change it.")
-peer_app = typer.Typer(no_args_is_help=True, help="One peer of a network: keys, checks, training.")
-console = Console()
+app = typer.Typer(no_args_is_help=True, help="Make a network of real peers, and change it.")
 
-Net = Annotated[
-    Path, typer.Argument(metavar="NET", help="The network's folder, made by `cesar network init`.")
-]
 RequestFile = Annotated[
     Path, typer.Argument(metavar="REQUEST", help="The site's request.json, from `cesar peer request`.")
 ]
 Days = Annotated[int, typer.Option(min=1, help="How long a certificate is valid.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
 
-@network_app.command("init")
+@app.command("init")
 def init(
     out: Annotated[Path, typer.Option(help="A new folder for the network.")],
     peers: Annotated[int | None, typer.Option(min=2, help="How many peers; else one per --request.")] = None,
     topology: Annotated[
         str,
         typer.Option(
-            help="Who averages with whom: regular:3 (three random neighbours each), complete, ring, small-world:4, "
-            "or file:edges.txt with two ids per line."
+            help=f"Who averages with whom: {graphs.SHORT}. The number is that of the neighbours; the file has two "
+            "ids per line."
         ),
     ] = "regular:3",
     name: Annotated[str | None, typer.Option(help="The network's name; else the folder's.")] = None,
@@ -102,7 +98,7 @@ def init(
     _show_trust(out / "ca" / keyfiles.CA_CERTIFICATE)
 
 
-@network_app.command("sign")
+@app.command("sign")
 def sign(
     net: Net,
     request: RequestFile,
@@ -115,7 +111,7 @@ def sign(
     _show_signed(changed, made.claim.id)
 
 
-@network_app.command("renew")
+@app.command("renew")
 def renew(net: Net, request: RequestFile, days: Days = 365) -> None:
     """Replace a peer's keys and certificate by those of a new request with the same id.
 
@@ -131,7 +127,7 @@ def renew(net: Net, request: RequestFile, days: Days = 365) -> None:
         )
 
 
-@network_app.command("revoke")
+@app.command("revoke")
 def revoke(
     net: Net,
     peer: Annotated[int, typer.Option(help="The id of the peer to remove.")],
@@ -151,7 +147,7 @@ def revoke(
     )
 
 
-@network_app.command("show")
+@app.command("show")
 def show(
     net: Annotated[Path, typer.Argument(metavar="NET", help="The network's folder, or a peer's.")],
     as_json: AsJson = False,
@@ -181,40 +177,6 @@ def show(
         )
     console.print(table)
     _show_trust(authority / keyfiles.CA_CERTIFICATE)
-
-
-@peer_app.command("request")
-def make_request(
-    network_name: Annotated[str, typer.Option("--network", help="The network's name.")],
-    node: Annotated[
-        int, typer.Option("--id", help="This peer's id, as agreed with whoever runs the network.")
-    ],
-    out: Annotated[Path, typer.Option(help="Folder for the keys; existing keys are never overwritten.")],
-    name: Annotated[str | None, typer.Option(help="What people call this peer, such as hospital-x.")] = None,
-    address: Annotated[
-        str | None,
-        typer.Option(
-            help="host:port where neighbours reach this peer; leave it out where no port can be opened."
-        ),
-    ] = None,
-) -> None:
-    """Make keys for this site, and a request that the network's authority can sign.
-
-    The keys stay in the folder. Send request.json to whoever runs the network, and put the files that come
-    back beside the keys.
-    """
-    name = None if name is None else claims.check_name(name)
-    address = None if address is None else claims.check_address(address)
-    made = claims.Request(
-        csr=identity.make_keys(out, network_name, node), name=name, address=address
-    ).to_bytes()
-    path = out / keyfiles.REQUEST
-    files.write(path, made)
-    console.print(
-        f"Made keys in {escape(str(out))}; they stay there. Send {escape(str(path))} to whoever runs the network, "
-        f"and compare its SHA-256 over the telephone:\n{keyfiles.file_fingerprint(made)}",
-        soft_wrap=True,
-    )
 
 
 def _now() -> datetime:
@@ -301,3 +263,6 @@ def _show_signed(changed: folder.Network, node: int) -> None:
         f"{escape(str(changed.folder / FILE))}.",
         soft_wrap=True,
     )
+
+
+app.command("up")(up.command)

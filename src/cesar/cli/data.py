@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
@@ -23,13 +22,13 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from cesar.cli.options import AsJson
+from cesar.cli.output import console, notices
 from cesar.learn import datasets
 from cesar.learn.datasets import fetch
 
-data_app = typer.Typer(no_args_is_help=True, help="Find and fetch the datasets of the experiments.")
-console = Console()
+app = typer.Typer(no_args_is_help=True, help="Find and fetch the datasets of the experiments.")
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 DataDir = Annotated[
     Path | None,
     typer.Option(
@@ -38,7 +37,7 @@ DataDir = Annotated[
 ]
 
 
-@data_app.command("list")
+@app.command("list")
 def list_datasets(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """What there is, where it was found, and what fetches the rest."""
     rows = [_row(name, data_dir) for name in datasets.names()]
@@ -87,7 +86,7 @@ def _count(count: int | None) -> str:
     return "" if count is None else f"{count:,}"
 
 
-@data_app.command("get")
+@app.command("get")
 def get_dataset(
     name: Annotated[str, typer.Argument(help="One of the names that `cesar data list` shows.")],
     data_dir: DataDir = None,
@@ -105,7 +104,7 @@ def get_dataset(
         DownloadColumn(),
         TransferSpeedColumn(),
         TimeRemainingColumn(),
-        console=Console(stderr=True),
+        console=notices,
         transient=True,
     ) as bar:
         task = bar.add_task(name, total=None, visible=False)

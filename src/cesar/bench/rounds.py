@@ -1,26 +1,21 @@
-"""Benchmarks that print a ratio to a floor measured in the same run, because machines are noisy."""
+"""A round of all nodes of the simulator: its time beside the keystream alone, and its bytes beside D-PSGD's."""
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import networkx as nx
 import numpy as np
 
-from cesar.crypto.keystream import Keystream
+from cesar.bench.floor import keystream_seconds, seconds
 from cesar.methods import Method
 from cesar.seeds import SeedTree
 from cesar.sim import Ensemble
 from cesar.sim.machine import peak_rss_bytes
 from cesar.wire import CATEGORIES
-
-FLOOR_BLOCK = 65_536
-"""Words made at a time for the floor: 256 KiB, which stays in the cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,26 +42,6 @@ class RoundBenchmark:
     peak_rss_bytes: int
 
 
-def keystream_floor(graph: nx.Graph, size: int, workers: int) -> float:
-    """Seconds to make `size` keystream words for every (receiver, sender, partner) of the graph."""
-    triples = sum(degree * (degree - 1) for _, degree in graph.degree)
-
-    def make(triple: int) -> None:
-        stream = Keystream(triple.to_bytes(32, "little"))
-        block = np.empty(min(FLOOR_BLOCK, size), dtype=np.uint32)
-        for start in range(0, size, FLOOR_BLOCK):
-            stream.fill(block[: size - start])
-
-    with ThreadPoolExecutor(workers) as pool:
-        return _seconds(lambda: list(pool.map(make, range(triples))))
-
-
-def _seconds(job: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    job()
-    return time.perf_counter() - start
-
-
 def bench_round(
     graph: nx.Graph,
     method: Method,
@@ -77,7 +52,9 @@ def bench_round(
     progress: Callable[[str], None] = lambda _: None,
 ) -> RoundBenchmark:
     """Time whole rounds of all nodes, each beside its floor."""
-    workers = os.cpu_count() or 1
+    masks = sum(
+        neighbours * (neighbours - 1) for _, neighbours in graph.degree
+    )  # (receiver, sender, partner)
     progress(f"drawing {len(graph)} models of {size:,} parameters")
     models = np.empty((len(graph), size), dtype=np.float32)
     draw = SeedTree(seed).generator("models")
@@ -86,15 +63,15 @@ def bench_round(
     ensemble = Ensemble(graph, method, size, seed=seed)
     progress("one round to agree on keys and to compile")
     out = np.empty_like(models)
-    setup = _seconds(lambda: ensemble.round(models, out=out))
+    setup = seconds(lambda: ensemble.round(models, out=out))
     times, floors = [], []
     for k in range(rounds):
         progress(f"round {k + 1} of {rounds}")
-        start = time.perf_counter()
+        begin = time.perf_counter()
         result = ensemble.round(models, out=out)
-        times.append(time.perf_counter() - start)
+        times.append(time.perf_counter() - begin)
         progress(f"floor {k + 1} of {rounds}")
-        floors.append(keystream_floor(graph, size, workers))
+        floors.append(keystream_seconds(masks, size))
     round_seconds, floor_seconds = statistics.median(times), statistics.median(floors)
     return RoundBenchmark(
         round_seconds=round_seconds,

@@ -9,6 +9,7 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
+from cesar import graphs
 from cesar.methods import DPSGD, Cesar, Method, SecureAggregation
 from cesar.ring import unpack
 from cesar.seeds import SeedTree
@@ -53,7 +54,7 @@ class Glimpse:
 def network() -> tuple[nx.Graph, NDArray[np.float32]]:
     """The demonstration's graph and models."""
     models = SeedTree(1).generator("demo").standard_normal((NODES, SIZE), dtype=np.float32)
-    return nx.random_regular_graph(DEGREE, NODES, seed=1), models
+    return graphs.numbered(NODES, DEGREE, 1), models
 
 
 def methods() -> Iterator[tuple[str, Method]]:

@@ -1,0 +1,1 @@
+"""Measurements beside a floor from the same run, because machines are noisy."""

@@ -1,0 +1,174 @@
+"""`cesar bench`: measurements against a floor from the same run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from cesar import graphs, theory
+from cesar.bench import rounds as measured
+from cesar.cli.options import AsJson, DataDir, Degree, Masks, Nodes, Rounds, Share
+from cesar.cli.output import console, notices, show
+from cesar.methods import DPSGD, Cesar, Method, SecureAggregation
+from cesar.seeds import SeedTree
+from cesar.sparsify import SparsifierName
+
+app = typer.Typer(no_args_is_help=True, help="Measure, against a floor from the same run.")
+
+
+class MethodName(StrEnum):
+    """What `bench` can run."""
+
+    CESAR = "cesar"
+    SECAGG = "secagg"
+    DPSGD = "dpsgd"
+
+
+Params = Annotated[int, typer.Option(min=1, help="Parameters of a model (d).")]
+RingBits = Annotated[int, typer.Option(help="Bits of a value on the wire: 16, 20, 24 or 32.")]
+Seed = Annotated[int, typer.Option(help="Of the graph, the models and the keys.")]
+
+
+def _alpha(sparsifier: SparsifierName, share: float, degree: int, masks: int) -> float:
+    """What CESAR selects to share that much; coordinated subsampling discards nothing."""
+    if sparsifier is SparsifierName.COORDINATED:
+        return share
+    return theory.required_alpha(share, degree, masks)
+
+
+def _method(
+    name: MethodName, sparsifier: SparsifierName, share: float, degree: int, masks: int, ring_bits: int
+) -> Method:
+    match name:
+        case MethodName.CESAR:
+            alpha = _alpha(sparsifier, share, degree, masks)
+            return Cesar(sparsifier=sparsifier.make(alpha), masking_requirement=masks, ring_bits=ring_bits)
+        case MethodName.SECAGG:
+            return SecureAggregation(ring_bits=ring_bits)
+        case MethodName.DPSGD:
+            return DPSGD(sparsifier=sparsifier.make(share) if share < 1 else None)
+
+
+@app.command("round")
+def bench_round(
+    nodes: Nodes = 48,
+    degree: Degree = 6,
+    params: Params = 89834,
+    method: MethodName = MethodName.CESAR,
+    sparsifier: SparsifierName = SparsifierName.RANDOM,
+    share: Share = 0.30,
+    masks: Masks = 1,
+    ring_bits: RingBits = 32,
+    rounds: Rounds = 5,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Time a whole round of all nodes against the keystream alone.
+
+    The floor makes one 32-bit keystream word per parameter for every (receiver, sender, partner) of the
+    graph, with the cipher alone, on the same cores.
+    """
+    graph = graphs.numbered(nodes, degree, seed)
+    chosen = _method(method, sparsifier, share, degree, masks, ring_bits)
+    with notices.status("starting") as status:
+        result = measured.bench_round(graph, chosen, params, rounds=rounds, seed=seed, progress=status.update)
+    fields = asdict(result)
+    if not as_json:
+        sent = fields.pop("bytes_per_node")
+        fields |= {f"{name} bytes per node": f"{count:,.0f}" for name, count in sent.items()}
+        fields["peak_rss_bytes"] = f"{result.peak_rss_bytes:,}"
+    show(f"{nodes} nodes, degree {degree}, {params:,} parameters", fields, as_json=as_json)
+
+
+@app.command("peers")
+def bench_peers(
+    peers: Annotated[int, typer.Option(min=3, help="How many peers, all neighbours of one another.")] = 4,
+    params: Annotated[int, typer.Option(min=1, help="d, the number of parameters.")] = 1_000_000,
+    share: Annotated[float, typer.Option(min=0.0, max=1.0, help="The fraction to share.")] = 0.30,
+    rounds: Rounds = 5,
+    as_json: AsJson = False,
+) -> None:
+    """Time real peers over mutual TLS on this machine, against the bytes and the keystream alone."""
+    from cesar.bench.peers import bench_peers as measure  # noqa: PLC0415  (only this command needs gRPC)
+
+    with notices.status("making a network") as status:
+        result = measure(peers, params, share=share, rounds=rounds, progress=status.update)
+    show(
+        f"{peers} peers, {params:,} parameters",
+        asdict(result),
+        as_json=as_json,
+        words=lambda value: "unknown" if value is None else f"{value:,.3f}",
+    )
+
+
+@app.command("bytes")
+def bench_bytes(
+    nodes: Nodes = 48,
+    degree: Degree = 6,
+    params: Params = 89834,
+    sparsifier: SparsifierName = SparsifierName.TOPK,
+    share: Share = 0.30,
+    masks: Masks = 1,
+    ring_bits: RingBits = 32,
+    paper: Annotated[bool, typer.Option("--paper", help="The paper's own exchange on both sides.")] = False,
+    count: Annotated[int, typer.Option("--graphs", min=1, help="Random graphs to average over.")] = 1,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Compare what CESAR sends with D-PSGD at the same measured share, on independent selections."""
+    alpha = _alpha(sparsifier, share, degree, masks)
+    with notices.status("counting") as status:
+        result = measured.bench_bytes(
+            [graphs.numbered(nodes, degree, seed + k) for k in range(count)],
+            Cesar.paper(sparsifier=sparsifier.make(alpha), masking_requirement=masks)
+            if paper
+            else Cesar(sparsifier=sparsifier.make(alpha), masking_requirement=masks, ring_bits=ring_bits),
+            lambda share: (DPSGD.paper if paper else DPSGD)(sparsifier=sparsifier.make(share)),
+            params,
+            seed=seed,
+            progress=status.update,
+        )
+    if as_json:
+        typer.echo(json.dumps(asdict(result)))
+        return
+    table = Table(title=f"Bytes that a node sends per round, {count} graph(s)")
+    for heading in ("", "CESAR", "D-PSGD"):
+        table.add_column(heading, justify="right" if heading else "left")
+    for name, sent in result.cesar.items():
+        table.add_row(name, f"{sent:,.0f}", f"{result.dpsgd[name]:,.0f}")
+    table.add_section()
+    table.add_row("all", f"{sum(result.cesar.values()):,.0f}", f"{sum(result.dpsgd.values()):,.0f}")
+    console.print(table)
+    low, high = min(result.ratios), max(result.ratios)
+    console.print(f"share {result.shared:.4f}, ratio [bold]{result.ratio:.4f}[/] ({low:.4f} to {high:.4f})")
+
+
+@app.command("training")
+def bench_training(
+    dataset: Annotated[str, typer.Option(help="Whose samples to train on.")] = "cifar10",
+    model: Annotated[str, typer.Option(help="Which model.")] = "lenet",
+    nodes: Annotated[int, typer.Option(min=1, help="Number of nodes.")] = 48,
+    steps: Annotated[int, typer.Option(min=1, help="SGD steps per node and round.")] = 6,
+    batch_size: Annotated[int, typer.Option(min=1, help="Samples per step.")] = 8,
+    rounds: Rounds = 5,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Time local training against a bare PyTorch loop over the same nodes and batches."""
+    from cesar.bench.training import bench_training  # noqa: PLC0415
+    from cesar.learn import datasets, models, partition  # noqa: PLC0415
+    from cesar.learn.training import Sgd  # noqa: PLC0415
+
+    data = datasets.load(dataset, data_dir)
+    parts = partition.iid(len(data.train), nodes, SeedTree(0).generator("partition"))
+    sgd = Sgd(learning_rate=0.01, batch_size=batch_size, steps=steps)
+    with notices.status("starting") as status:
+        module = models.build(model, data, seed=0)
+        result = bench_training(data, module, parts, sgd, rounds=rounds, progress=status.update)
+    title = f"{nodes} nodes, {model} on {dataset}"
+    show(title, asdict(result), as_json=as_json, words=lambda value: f"{value:.3f}")

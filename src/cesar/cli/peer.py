@@ -1,0 +1,196 @@
+"""`cesar peer`: one peer of a network, that is its keys, checks before the real thing, and training."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import sys
+import time
+import tomllib
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from cesar import files
+from cesar.cli.options import AsJson
+from cesar.cli.output import console
+from cesar.cli.process import need, terminated
+from cesar.errors import ConfigError
+from cesar.peer import claims, identity, keyfiles
+
+app = typer.Typer(no_args_is_help=True, help="One peer of a network: keys, checks, training.")
+
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="A peer's folder, or its peer.toml.")]
+
+
+@app.command("request")
+def make_request(
+    network_name: Annotated[str, typer.Option("--network", help="The network's name.")],
+    node: Annotated[
+        int, typer.Option("--id", help="This peer's id, as agreed with whoever runs the network.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the keys; existing keys are never overwritten.")],
+    name: Annotated[str | None, typer.Option(help="What people call this peer, such as hospital-x.")] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            help="host:port where neighbours reach this peer; leave it out where no port can be opened."
+        ),
+    ] = None,
+) -> None:
+    """Make keys for this site, and a request that the network's authority can sign.
+
+    The keys stay in the folder. Send request.json to whoever runs the network, and put the files that come
+    back beside the keys.
+    """
+    name = None if name is None else claims.check_name(name)
+    address = None if address is None else claims.check_address(address)
+    made = claims.Request(
+        csr=identity.make_keys(out, network_name, node), name=name, address=address
+    ).to_bytes()
+    path = out / keyfiles.REQUEST
+    files.write(path, made)
+    console.print(
+        f"Made keys in {escape(str(out))}; they stay there. Send {escape(str(path))} to whoever runs the network, "
+        f"and compare its SHA-256 over the telephone:\n{keyfiles.file_fingerprint(made)}",
+        soft_wrap=True,
+    )
+
+
+@app.command("run")
+def run(
+    folder: Folder,
+    train: Annotated[
+        str, typer.Option(metavar="MODULE:FUNCTION", help="The training loop; it is called with the peer.")
+    ],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="name=value for the function; may be given several times."),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the checkpoint in the folder.")
+    ] = False,
+    wait: Annotated[
+        float | None, typer.Option(help="Seconds to wait for neighbours; default rounds.ceiling.")
+    ] = None,
+    log_json: Annotated[bool, typer.Option("--log-json", help="Log one JSON object per line.")] = False,
+) -> None:
+    """Join the network and train with the function, which averages where it likes; ends at Ctrl-C and SIGTERM.
+
+    The function gets a `cesar.Peer`. Logs go to standard error.
+    """
+    need("peers", "grpc", "pydantic", "prometheus_client", "jinja2")
+    from cesar.peer import logs, troubles  # noqa: PLC0415  (only these commands need gRPC)
+    from cesar.peer.config import PeerConfig  # noqa: PLC0415
+    from cesar.peer.identity import Identity  # noqa: PLC0415
+    from cesar.peer.peer import Peer  # noqa: PLC0415
+
+    arguments, config = _arguments(settings or []), PeerConfig.load(folder)
+    node = Identity.load(config.folder).id  # what is wrong here shows before a long import
+    function = _function(train)
+    joined: list[Peer] = []
+
+    def current() -> int | None:
+        return joined[0].round if joined else None
+
+    begin, totals = time.monotonic(), None
+    with (
+        terminated(),
+        troubles.caught() as stream,
+        logs.written(stream, node, current, as_json=log_json) as log,
+    ):
+        try:
+            with Peer.join(folder, resume=resume, wait=wait) as peer:
+                joined.append(peer)
+                try:
+                    function(peer, **arguments)
+                    log.info("the training function has returned")
+                finally:
+                    totals = peer.totals()
+        except KeyboardInterrupt:
+            log.info("stopped by a signal")
+    typer.echo(_summary(node, totals, time.monotonic() - begin))
+
+
+@app.command("check")
+def check(
+    folder: Folder,
+    wait: Annotated[float, typer.Option(min=0, help="Seconds for the neighbours to come.")] = 30.0,
+    as_json: AsJson = False,
+) -> None:
+    """See before the real thing whether this peer could train: files, dates, port, neighbours, a dummy secure round.
+
+    Run it at several sites at the same time; it disturbs nobody who trains. Exit code 1 if something is wrong.
+    """
+    need("peers", "grpc", "pydantic", "prometheus_client", "jinja2")
+    from cesar.peer import troubles  # noqa: PLC0415
+    from cesar.peer.check import Check  # noqa: PLC0415
+
+    waiting = f"waiting for neighbours, {wait:.0f} seconds at most"
+    try:
+        with troubles.caught() as real, Console(file=real).status(waiting):
+            findings = asyncio.run(Check(folder, wait).run())
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    fine = all(finding.ok is not False for finding in findings)
+    if as_json:
+        typer.echo(json.dumps({"ok": fine, "findings": [asdict(finding) for finding in findings]}))
+    else:
+        marks = {True: "[green]✓[/]", False: "[red]✗[/]", None: "[yellow]![/]"}
+        for finding in findings:
+            console.print(
+                f"{marks[finding.ok]} [bold]{escape(finding.item)}[/]  {escape(finding.text)}",
+                soft_wrap=True,
+                highlight=False,
+            )
+    if not fine:
+        raise typer.Exit(1)
+
+
+def _summary(node: int, totals: dict[str, Any] | None, seconds: float) -> str:
+    if totals is None:
+        return f"node {node} was stopped before it had joined"
+    figures = "".join(f", {name} {value:.4g}" for name, value in totals["figures"].items())
+    return (
+        f"node {node}: {totals['rounds_done']} rounds in {seconds:.1f} s, {sum(totals['bytes'].values()):,} bytes sent, "
+        f"{totals['dropouts']} times a neighbour was missing{figures}"
+    )
+
+
+def _function(name: str) -> Callable[..., object]:
+    """The function that package.module:function names; modules in the current folder are found too."""
+    module, colon, attribute = name.partition(":")
+    if not (module and colon and attribute):
+        raise ConfigError(f"--train takes package.module:function, not {name!r}")
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        function = getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"--train {name}: there is no module {error.name!r}; install it, or start where it lies"
+        ) from None
+    except AttributeError:
+        raise ConfigError(f"--train {name}: {module} has no {attribute!r}") from None
+    if not callable(function):
+        raise ConfigError(f"--train {name}: that is not a function")
+    return function  # type: ignore[no-any-return]
+
+
+def _arguments(settings: list[str]) -> dict[str, object]:
+    arguments: dict[str, object] = {}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals or not name.isidentifier():
+            raise ConfigError(f"--set takes name=value, for example rounds=60; not {setting!r}")
+        try:
+            arguments[name] = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            arguments[name] = text
+    return arguments

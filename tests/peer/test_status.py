@@ -1,0 +1,56 @@
+"""What a peer's own page says."""
+
+import pytest
+
+from cesar.peer.status import _page
+
+NEAR = {
+    "id": 2,
+    "name": "a & b",
+    "up": True,
+    "round": 7,
+    "purpose": "train",
+    "suspected": False,
+    "last_error": "",
+}
+NOW = {
+    "node": 1,
+    "name": "<b>clinic",
+    "network": "net",
+    "roster": 3,
+    "round": 7,
+    "rounds_done": 6,
+    "shared": 0.3012,
+    "bytes": {"values": 1_234_567, "control": 2},
+    "figures": {"test_loss": 0.123456, "accuracy": 0.5},
+    "neighbours": [NEAR],
+}
+
+
+def test_the_page_sums_up_and_escapes():
+    page = _page(NOW)
+    assert "<h1>&lt;b&gt;clinic: node 1 of net</h1>" in page
+    assert (
+        "Round 7, 6 done, shared 30.1% of the parameters last time; 1,234,569 bytes sent; roster 3." in page
+    )
+    assert "<p>test loss 0.1235, accuracy 0.5</p>" in page
+    assert "<td>2 a &amp; b<td class=up>up<td class=n>7<td></tr>" in page
+
+
+def test_before_the_first_round_nothing_is_shared_or_shown():
+    page = _page({**NOW, "shared": None, "figures": {}})
+    assert "shared" not in page
+    assert "test loss" not in page
+
+
+@pytest.mark.parametrize(
+    "changed, shown",
+    [
+        ({"up": False, "suspected": True}, "<td class=down>down<"),
+        ({"suspected": True}, "<td class=up>slow<"),
+        ({"purpose": "check"}, "<td class=up>checking<"),
+        ({"last_error": "<script>"}, "<td>&lt;script&gt;</tr>"),
+    ],
+)
+def test_links(changed, shown):
+    assert shown in _page({**NOW, "neighbours": [{**NEAR, **changed}]})
