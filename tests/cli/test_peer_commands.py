@@ -9,7 +9,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from cesar.peer.local import LocalNetwork
 from cesar.peer.peer import Peer
 from support.lan import free_ports
 from support.localnet import make
+from support.waiting import wait_until
 
 PATIENCE = 300
 TRAINER = """
@@ -73,13 +73,6 @@ def done(*arguments):
 
 def events(text):
     return [json.loads(line) for line in text.splitlines()]
-
-
-def wait_until(what, seconds=PATIENCE):
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -302,7 +295,7 @@ def test_a_peer_resumes_from_its_checkpoint(tmp_path):
 def test_ctrl_c_ends_all_peers(tmp_path):
     net, _ = make(tmp_path / "net", nx.complete_graph(3))
     with started("network", "up", net, "--rounds", 1000000, cwd=tmp_path) as process:
-        wait_until(lambda: all("round 5:" in _log(net, i) for i in range(3)))
+        wait_until(lambda: all("round 5:" in _log(net, i) for i in range(3)), PATIENCE)
         process.send_signal(signal.SIGINT)
         _, log = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
@@ -314,7 +307,7 @@ def test_ctrl_c_ends_all_peers(tmp_path):
 def test_a_killed_peer_costs_the_others_nothing_but_its_share(tmp_path):
     net, _ = make(tmp_path / "net")
     with started("network", "up", net, "--rounds", 120, "--json", cwd=tmp_path) as process:
-        wait_until(lambda: "round 5:" in _log(net, 2))
+        wait_until(lambda: "round 5:" in _log(net, 2), PATIENCE)
         os.kill(_child(process.pid, "peer-2"), signal.SIGKILL)
         out, log = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, log
