@@ -59,7 +59,7 @@ class MethodSection(Section):
     @model_validator(mode="after")
     def _fits(self) -> MethodSection:
         if self.name == "cesar" and self.sparsifier is None:
-            raise ValueError('cesar needs a sparsifier: "random", "topk" or "coordinated"')
+            raise ValueError(f"cesar needs a sparsifier: {', '.join(SparsifierName)}")
         if self.name == "secagg" and self.sparsifier is not None:
             raise ValueError('secagg shares everything; drop the sparsifier or use name = "cesar"')
         if self.share is not None and self.alpha is not None:
@@ -201,7 +201,7 @@ class MethodSection(Section):
         if self.group_size is None:
             if self.collusion is not None and graph is None:
                 raise ConfigError("with collusion, s follows from the graph, and none was given")
-            masks = draft.masks if graph is None else draft.for_graph(graph).masks
+            masks = draft.masks if self.collusion is None or graph is None else draft.for_graph(graph).masks
         alpha = self.alpha
         if alpha is None:
             assert self.share is not None

@@ -32,7 +32,7 @@ from cesar.crypto.keys import (
 from cesar.crypto.keystream import Keystream
 from cesar.crypto.subsample import expand_seed
 from cesar.errors import EncodingError
-from cesar.indices import Code, IndexSet, codecs, decode, encode
+from cesar.indices import Code, IndexSet, decode, encode, patterns
 from cesar.protocol.masked import Group
 from cesar.protocol.sender import Partner
 from cesar.sparsify import CoordinatedSubsampling
@@ -345,7 +345,7 @@ def test_every_code_is_in_the_vectors():
 
 
 def test_pattern_lengths(generator):
-    lengths = codecs.pattern_lengths()
+    lengths = patterns.pattern_lengths()
     for density_class in range(1, 32):
         codes = generator.pattern_table(density_class)
         assert lengths[density_class].tolist() == [len(codes[symbol]) for symbol in range(256)]

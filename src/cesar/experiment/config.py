@@ -165,7 +165,7 @@ class Experiment(Section):
             if not self.match_share or len(amounts) != 1:
                 raise ValueError(
                     f"{method.title}: how much is it to share? Give share, or set match_share = true beside cesar "
-                    f"with sparsifier = {method.sparsifier!r} and one share"
+                    f'with sparsifier = "{method.sparsifier}" and one share'
                 )
         return self
 
