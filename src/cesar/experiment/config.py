@@ -68,6 +68,10 @@ class EvaluationSection(Section):
     test_samples: Annotated[int, Field(gt=0)] | None = None
     summaries: Annotated[int, Field(gt=0)] = 50
 
+    def follows(self, done: int, rounds: int) -> bool:
+        """Whether there is a test after the round that is the `done`-th of `rounds`; one comes at the end."""
+        return done % self.every == 0 or done == rounds
+
 
 class FaultsSection(Section):
     """Crashes: each node, each round, with this probability."""
