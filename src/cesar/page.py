@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 Spec = dict[str, Any]
 
 MOST_EDGES = 6000
+PALETTE = 8  # told apart with every kind of colour blindness, and 3 : 1 against the page, light and dark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

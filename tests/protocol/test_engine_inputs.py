@@ -7,83 +7,36 @@ from __future__ import annotations
 import struct
 import tracemalloc
 from collections import deque
-from dataclasses import dataclass, is_dataclass
-from enum import Enum
-from functools import cache, cached_property, partial
+from dataclasses import dataclass
+from functools import partial
 from itertools import product
-from types import BuiltinFunctionType, FunctionType, MethodType
 
-import networkx as nx
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import cesar
 from cesar.errors import Reason
 from cesar.protocol import FrameRejected
-from cesar.wire import Kind
-from support.harness import SESSIONS, Case, outcome, refused
+from cesar.wire import TOKEN_BYTES, Kind
+from support.bench import (
+    IDLE,
+    ME,
+    METHODS,
+    PHASES,
+    ROUND,
+    STRANGER,
+    Bench,
+    donors,
+    fingerprint,
+    finish,
+    header,
+    kind_of,
+    offer,
+)
+from support.harness import SESSIONS, outcome, refused
 
-ME, ROUND, SIZE = 0, 7, 70
-METHODS = {
-    "relay": cesar.Cesar(sparsifier=cesar.TopK(0.5)),
-    "direct": cesar.Cesar(sparsifier=cesar.TopK(0.5), coordination="direct", ring_bits=20),
-    "random": cesar.Cesar(sparsifier=cesar.RandomSubsampling(0.5), ring_bits=16),
-    "coordinated": cesar.Cesar(sparsifier=cesar.CoordinatedSubsampling(0.5)),
-    "secure": cesar.SecureAggregation(),
-    "paper": cesar.Cesar.paper(sparsifier=cesar.TopK(0.5), dropout="parameter"),
-    "paper-abort": cesar.Cesar.paper(sparsifier=cesar.TopK(0.5)),
-    "plain": cesar.DPSGD(sparsifier=cesar.TopK(0.5)),
-}
 every_method = pytest.mark.parametrize("name", METHODS)
-
-
-# ── the state of a node, down to the last byte ──────────────────────────────────────────────────────────
-
-
-def fingerprint(value, seen=None):
-    """Everything reachable from a value as nested tuples, so that two moments can be compared."""
-    seen = {} if seen is None else seen
-    if value is None or isinstance(value, bool | int | float | str | bytes | Enum):
-        return value
-    if isinstance(value, type | FunctionType | BuiltinFunctionType):
-        return id(value)
-    if id(value) in seen:
-        return ("again", seen[id(value)][0])
-    seen[id(value)] = len(seen), value  # held, so that nothing else gets its id
-    return (type(value).__name__, *[fingerprint(part, seen) for part in parts(value)])
-
-
-def parts(value):
-    match value:
-        case bytearray() | memoryview():
-            return [bytes(value)]
-        case np.ndarray():
-            return [value.dtype.str, value.shape, value.tobytes()]
-        case dict():
-            return [part for item in value.items() for part in item]
-        case list() | tuple() | deque():
-            return value
-        case set() | frozenset():
-            return sorted(value)
-        case partial():
-            return [value.func, value.args, value.keywords]
-        case MethodType():
-            return [value.__func__, value.__self__]
-        case _:
-            return attributes(value)
-
-
-def attributes(value):
-    names = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
-    for name, attribute in vars(type(value)).items():
-        if isinstance(attribute, cached_property):
-            getattr(value, name)  # what an object derives from itself, once, is not a change
-    held = {name: getattr(value, name) for name in names if hasattr(value, name)}
-    held |= getattr(value, "__dict__", {})
-    assert held or is_dataclass(value), f"no way to look into {type(value)}"
-    return [part for item in held.items() for part in item] + list(getattr(value, "args", ()))
 
 
 def test_the_fingerprint_sees_every_kind_of_change():
@@ -105,117 +58,10 @@ def test_the_fingerprint_sees_every_kind_of_change():
     assert not changes(Bench.of("relay").node(2), lambda node: node.tick(0.5))
 
 
-# ── a node at every moment of a round, and every frame that it could get ────────────────────────────────
-
-IDLE, CLOSED = -1, 99
-
-
-@dataclass(frozen=True)
-class Bench:
-    """A round of six nodes; node 0 is looked at. `frames` is what an honest run sends it, in order of kind."""
-
-    case: Case
-    frames: tuple[tuple[int, bytes], ...]
-    result: bytes
-
-    @classmethod
-    @cache
-    def of(cls, name, round_=ROUND):
-        # Node 5 is two steps from node 0, and 1 and 4 are two steps from each other: somebody relays.
-        graph = nx.Graph([(0, 1), (0, 2), (0, 3), (0, 4), (1, 2), (2, 3), (3, 4), (5, 1), (5, 2), (5, 3)])
-        vectors = np.random.default_rng(1).normal(size=(6, SIZE)).astype(np.float32)
-        case = Case(graph=graph, method=METHODS[name], vectors=vectors, round_=round_)
-        nodes, frames = case.nodes(), []
-        while any(list(map(partial(cls._carry, nodes, frames), nodes))):
-            pass
-        frames.sort(key=lambda item: (kind_of(item[1]), item[0]))
-        return cls(case, tuple(frames), outcome(nodes[ME]).vector.tobytes())
-
-    @staticmethod
-    def _carry(nodes, frames, i):
-        busy = False
-        for out in nodes[i].outbound():
-            busy, payload = True, bytes(out.frame.payload)
-            frames += [(i, payload) for to in out.recipients if to == ME]
-            for to in out.recipients:
-                nodes[to].receive(i, payload)
-        return busy
-
-    @property
-    def moments(self):
-        return (IDLE, *range(len(self.frames) + 1), CLOSED)
-
-    def node(self, moment):
-        """Node 0 after so many of its frames, or before the round, or after it was closed."""
-        node = self.case.node(ME)
-        if moment != IDLE:
-            self.case.begin(node)
-            self.feed(node, self.frames[:moment])
-        if moment == CLOSED:
-            node.close()
-        return node
-
-    @staticmethod
-    def feed(node, frames):
-        for sender, payload in frames:
-            node.receive(sender, payload)
-            list(node.outbound())
-
-    def of_kind(self, kind):
-        return [item for item in self.frames if kind_of(item[1]) == kind]
-
-
-def kind_of(payload):
-    return payload[3]
-
-
-@cache
-def donors(name):
-    """Frames of all four kinds, from another network where this one does not have them."""
-    found = {kind: Bench.of(name).of_kind(kind) for kind in Kind}
-    for kind, other in (
-        (Kind.ANNOUNCE, "relay"),
-        (Kind.RELAY, "relay"),
-        (Kind.SHARE, "relay"),
-        (Kind.PLAIN_SHARE, "plain"),
-    ):
-        found[kind] = found[kind] or Bench.of(other).of_kind(kind)
-    return found
-
-
-def offer(node, sender, payload):
-    """Hand a frame over and hold the node to its promise; the refusal, if it is one."""
-    before = fingerprint(node)
-    error = refused(node, sender, payload)
-    if error is not None:
-        assert fingerprint(node) == before, f"changed by a frame it refused: {error}"
-    return error
-
-
-def finish(bench, node):
-    """Whatever the node has taken, honest frames and the clock bring its round to an end."""
-    if node.next_deadline() is None:
-        try:
-            bench.case.begin(node)
-        except cesar.LocalProtocolError:  # the round is over
-            return
-    for sender, payload in bench.frames:
-        list(node.outbound())
-        refused(node, sender, payload)
-    while (deadline := node.next_deadline()) is not None:
-        node.tick(deadline)
-        list(node.outbound())
-    assert outcome(node).vector.shape == (SIZE,)
-
-
-def header(kind, sender, *, magic=b"CE", version=1, round_=ROUND, session=SESSIONS[0]):
-    return struct.pack("<2sBBII16s", magic, version, kind, round_, sender, session)
-
-
 # ── arbitrary bytes ─────────────────────────────────────────────────────────────────────────────────────
 
 bodies = st.binary(max_size=80) | st.integers(0, 6).flatmap(
-    lambda code: st.binary(max_size=60).map(lambda rest: bytes(17) + bytes([code]) + rest)
+    lambda code: st.binary(max_size=60).map(lambda rest: bytes(TOKEN_BYTES + 1) + bytes([code]) + rest)
 )
 
 
@@ -244,7 +90,7 @@ def test_arbitrary_bytes(name, data):
 def mutate(rng, payload):
     """One random edit, often in the first bytes behind the header, where the structure is."""
     frame = bytearray(payload)
-    at = int(rng.choice([rng.integers(4, 28), rng.integers(28, 80), rng.integers(len(frame) + 1)]))
+    at = int(rng.choice([rng.integers(4, 28), rng.integers(28, 110), rng.integers(len(frame) + 1)]))
     few = 1 + int(rng.integers(8))
     match rng.integers(8):
         case 0:
@@ -264,7 +110,7 @@ def mutate(rng, payload):
         case 6:
             frame[at : at + 16] = rng.bytes(16)
         case _:
-            frame[3:4] = bytes([rng.integers(1, 5)])
+            frame[3:4] = bytes([rng.integers(1, 6)])
     return bytes(frame)
 
 
@@ -320,7 +166,7 @@ def test_headers_that_do_not_fit(name):
                 payload[:27]: Reason.MALFORMED,
                 b"": Reason.MALFORMED,
                 payload + bytes(1 << 20): Reason.MALFORMED,
-                header(kind, sender, version=2) + body: Reason.VERSION,
+                header(kind, sender, version=1) + body: Reason.VERSION,
                 header(kind, sender, session=SESSIONS[1]) + body: Reason.SESSION,
                 header(kind, sender + 1) + body: Reason.SENDER,
                 header(kind, sender, round_=ROUND + 3) + body: Reason.TOO_EARLY,
@@ -329,7 +175,7 @@ def test_headers_that_do_not_fit(name):
                 assert offer(node, sender, frame).reason is reason
             assert offer(node, ME, header(kind, ME) + body).reason is Reason.SENDER
             if moment < len(bench.frames):
-                assert offer(node, 6, header(kind, 6) + body).reason is Reason.STRANGER
+                assert offer(node, STRANGER, header(kind, STRANGER) + body).reason is Reason.STRANGER
 
 
 # ── index sets that are none ────────────────────────────────────────────────────────────────────────────
@@ -381,27 +227,27 @@ BAD_SETS = {
 }  # No code can name a position twice: gaps are at least one.
 
 
-@pytest.mark.parametrize("name", ["relay", "direct", "paper"])
+@pytest.mark.parametrize("name", ["relay", "direct", "paper", "groups-topk", "groups-of-three"])
 def test_announced_sets(name):
     bench = Bench.of(name)
     sender, payload = bench.of_kind(Kind.ANNOUNCE)[0]
     for indices in GOOD_SETS.values():
         node = bench.node(0)
-        assert offer(node, sender, payload[:45] + indices) is None
+        assert offer(node, sender, payload[: bench.set_at] + indices) is None
         finish(bench, node)
     node = bench.node(0)
     for indices in BAD_SETS.values():
-        assert offer(node, sender, payload[:45] + indices).reason is Reason.MALFORMED
+        assert offer(node, sender, payload[: bench.set_at] + indices).reason is Reason.MALFORMED
 
 
-@pytest.mark.parametrize("name", ["random", "coordinated"])
+@pytest.mark.parametrize("name", ["random", "coordinated", "groups-random", "groups-full"])
 def test_sets_that_the_network_does_not_send(name):
     bench = Bench.of(name)
     sender, payload = bench.of_kind(Kind.ANNOUNCE)[0]
     node = bench.node(0)
     for indices in (*GOOD_SETS.values(), *BAD_SETS.values()):
-        welcome = indices == b"" if name == "coordinated" else indices[:1] == b"\6"
-        error = offer(node, sender, payload[:45] + indices)
+        welcome = indices[:1] == b"\6" if name == "random" else indices == b""
+        error = offer(node, sender, payload[: bench.set_at] + indices)
         assert (error is None) == welcome
         node = bench.node(0)
 
@@ -415,17 +261,18 @@ def test_a_relay_frame_has_one_item_for_each_partner(name):
     node = bench.node(len(bench.of_kind(Kind.ANNOUNCE)))
     for sender, payload in relays:
         indices = {"coordinated": b"", "random": bytes([6]) + bytes(16)}.get(name, bytes([0]))
-        more = payload + bytes(16) + struct.pack("<I", len(indices)) + indices
+        more = payload + bytes(TOKEN_BYTES) + struct.pack("<I", len(indices)) + indices
         assert offer(node, sender, more).reason is Reason.MALFORMED
-        if len(payload) > 30:  # header, scale and group; then items
-            assert offer(node, sender, payload[:30]).reason is Reason.MALFORMED
-    assert name == "direct" or any(len(payload) > 30 for _, payload in relays)
+        items_at = 28 + bench.exponents + 1  # header, scale and group
+        if len(payload) > items_at:
+            assert offer(node, sender, payload[:items_at]).reason is Reason.MALFORMED
+    assert name == "direct" or any(len(payload) > items_at for _, payload in relays)
 
 
 def test_padding_is_zero():
     """Words of 20 bits leave half a byte behind an odd number of them."""
     bench = Bench.of("direct")
-    node = bench.node(len(bench.frames) - len(bench.of_kind(Kind.SHARE)))
+    node = bench.node(bench.before(Kind.SHARE))
     padded = 0
     for sender, payload in bench.of_kind(Kind.SHARE):
         values = len(payload) - 28 - 8 - 1 - 4 * payload[36].bit_count()  # facts, partners, checks
@@ -454,7 +301,7 @@ def test_no_length_field_makes_a_node_reserve_memory(name):
     bench = Bench.of(name)
     for moment, (sender, payload) in enumerate(bench.frames):
         node = bench.node(moment)
-        for at in range(28, min(len(payload) - 3, 100)):  # behind that, values only
+        for at in range(28, min(len(payload) - 3, 150)):  # behind that, values only
             for huge in (0xFFFFFFFF, 0x7FFFFFFF):
                 frame = payload[:at] + struct.pack("<I", huge) + payload[at + 4 :]
                 peak, error = peak_of(node, sender, frame)
@@ -525,7 +372,7 @@ def test_frames_of_an_earlier_phase_have_no_effect(name):
         list(node.outbound())
         before = fingerprint(node)
         for sender, payload in bench.frames[moment:]:
-            if (node.next_deadline() or 4.0) > min(kind_of(payload), 3):  # a phase's number is its deadline
+            if (node.next_deadline() or 4.0) > PHASES[kind_of(payload)]:
                 node.receive(sender, payload)
                 late_frames += 1
         assert fingerprint(node) == before

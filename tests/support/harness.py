@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import ClassVar
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import cesar
-from cesar.crypto.keys import Attempt, PairSecret
+from cesar.crypto.keys import Attempt, KeyPair, Keyring, PairSecret
 from cesar.indices import IndexSet
 from cesar.node import Node, sparsifier_of
 from cesar.protocol import AggregateReady, Deadlines, FrameRejected
@@ -77,6 +77,21 @@ class FakeKeys:
         return PairSecret(hashlib.sha512(found.key + public).digest())
 
 
+@cache
+def key_pair(node: int) -> KeyPair:
+    """A node's long-lived key."""
+    return KeyPair.generate(SeedTree(5).entropy("static", node))
+
+
+def real_keys(session: bytes, node: int, **settings: int) -> Keyring:
+    """A keyring with real agreements, static and ephemeral."""
+    return Keyring(
+        lambda peer: key_pair(node).agree(key_pair(peer).public, session),
+        lambda epoch: SeedTree(5).bytes(32, "ephemeral", node, epoch),
+        **settings,
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """One round: who takes part, with what, and which frames get lost."""
@@ -90,6 +105,7 @@ class Case:
     seed: int = 0
     lost: oracle.Frames = frozenset()
     tensors: tuple[int, ...] | None = None
+    keys: Callable[[bytes, int], object] = FakeKeys
 
     def nodes(self) -> dict[int, Node]:
         """Nodes that have begun the round."""
@@ -104,7 +120,7 @@ class Case:
             self.settled,
             self.vectors.shape[1],
             session=self.session,
-            keys=FakeKeys(self.session, i),
+            keys=self.keys(self.session, i),
             first_round=self.round_,
             tensors=self.tensors,
         )

@@ -8,11 +8,12 @@ import json
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from safetensors.numpy import load_file, safe_open, save_file  # type: ignore[attr-defined]
 
 from cesar import files
 from cesar.errors import DataError
+from cesar.experiment.config import Experiment
+from cesar.sim.host import State
 from cesar.sim.simulation import RoundRecord
 from cesar.wire import CATEGORIES
 
@@ -42,7 +43,7 @@ class Journal:
         self._metrics: list[Row] = []
         self._ledger: list[Row] = []
         self._timing: list[Row] = []
-        self.models: NDArray[np.float32] | None = None
+        self.state: State | None = None
         self.next_round = 0
 
     @classmethod
@@ -53,7 +54,8 @@ class Journal:
         if checkpoint.exists():
             with safe_open(checkpoint, framework="numpy") as file:
                 journal.next_round = int(file.metadata()["next_round"])
-            journal.models = load_file(checkpoint)["models"]
+            held = load_file(checkpoint)
+            journal.state = State(held["models"], held.get("memory"))
             journal._metrics = _rows(folder / "metrics.csv", journal.next_round + 1)
             journal._ledger = _rows(folder / "ledger.csv", journal.next_round)
             journal._timing = _rows(folder / "timing.csv", journal.next_round)
@@ -79,25 +81,39 @@ class Journal:
         self._timing[-1]["evaluation"] = seconds
         return row
 
-    def checkpoint(self, all_models: NDArray[np.float32], next_round: int) -> None:
+    def settled(self, experiment: Experiment) -> bool:
+        """Whether settling has come to its end, maybe before its last round."""
+        after = [row["distance"] for row in self._metrics if row["round"] >= experiment.rounds]
+        return len(after) > 1 and after[-1] <= experiment.settle_tolerance * after[0]
+
+    def checkpoint(self, state: State, next_round: int) -> None:
         """Write everything to disk; the checkpoint last, so that it never runs ahead of the tables."""
         for name, rows in (("metrics", self._metrics), ("ledger", self._ledger), ("timing", self._timing)):
             _write_rows(self._folder / f"{name}.csv", rows)
+        arrays = {"models": state.models} | ({} if state.memory is None else {"memory": state.memory})
         with files.replacing(self._folder / CHECKPOINT) as draft:
-            save_file({"models": all_models}, draft, metadata={"next_round": str(next_round)})
+            save_file(arrays, draft, metadata={"next_round": str(next_round)})
 
-    def totals(self) -> dict[str, object]:
+    def totals(self, experiment: Experiment) -> dict[str, object]:
         """What all rounds came to: the mean share, the seconds of each part, and the last test step."""
         spent = {
             part: sum(float(row[part]) for row in self._timing)
             for part in ("training", "protocol", "evaluation")
         }
+        last = self._metrics[-1]
+        trained = next(row for row in self._metrics if row["round"] >= experiment.rounds)
         return {
             "shared": float(np.mean([row["shared"] for row in self._ledger])),
             "seconds": sum(spent.values()),
             **{f"seconds_{part}": value for part, value in spent.items()},
-            **{name: value for name, value in self._metrics[-1].items() if name != "round"},
+            **_metrics_of(last),
+            "settle_rounds": last["round"] - experiment.rounds,
+            "before_settling": _metrics_of(trained),
         }
+
+
+def _metrics_of(row: Row) -> Row:
+    return {name: value for name, value in row.items() if name != "round"}
 
 
 def write_json(path: Path, value: object) -> None:

@@ -16,7 +16,6 @@ from cesar.experiment import run
 from cesar.experiment.config import Experiment
 from cesar.experiment.figures import (
     BYTES,
-    PALETTE,
     SECONDS,
     SHADES,
     Axis,
@@ -29,7 +28,7 @@ from cesar.experiment.figures import (
     unit_for,
 )
 from cesar.experiment.results import METRICS, MethodRow, Study, read_study, rows_of
-from cesar.page import Figure, graph_figure, render_page, stride
+from cesar.page import PALETTE, Figure, graph_figure, render_page, stride
 
 
 def write_report(directories: Sequence[Path], out: Path) -> Path:

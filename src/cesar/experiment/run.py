@@ -197,9 +197,17 @@ def _setup(experiment: Experiment, run: Run, data: Dataset, measured: float | No
         method=run.method.build(
             round(sum(degrees) / len(degrees)), measured, size=Layout.of(module).size, graph=graph(0)
         ),
-        faults=Faults(rate=experiment.faults.crash_rate, point=experiment.faults.crash_point),
+        faults=_faults(experiment),
         seed=run.seed,
+        settle_from=experiment.rounds,
+        settle_share=experiment.settle_share,
     )
+
+
+def _faults(experiment: Experiment) -> Faults:
+    section, rounds = experiment.faults, range(experiment.all_rounds)
+    calm = [number for number in rounds if experiment.tests(number + 1)] if section.calm_tests else ()
+    return Faults(rate=section.crash_rate, point=section.crash_point, calm=frozenset(calm))
 
 
 def _check(experiment: Experiment, run: Run, data: Dataset) -> None:
@@ -240,10 +248,10 @@ def _execute_run(
     setup = _setup(experiment, run, data, measured)
     journal = Journal.open(run.folder)
     for observer in observers:
-        observer.started(run.method.title, run.seed, experiment.rounds, journal.next_round)
-    with closing(Simulation(setup, hire, models=journal.models, next_round=journal.next_round)) as simulation:
+        observer.started(run.method.title, run.seed, experiment.all_rounds, journal.next_round)
+    with closing(Simulation(setup, hire, state=journal.state, next_round=journal.next_round)) as simulation:
         _train(experiment, run, setup, simulation, journal, observers)
-    summary = _summary(experiment, run, setup) | journal.totals()
+    summary = _summary(experiment, run, setup) | journal.totals(experiment)
     write_json(finished, summary)
     for observer in observers:
         observer.finished(summary)
@@ -258,9 +266,9 @@ def _train(
     journal: Journal,
     observers: Sequence[Observer],
 ) -> None:
-    """Round after round to the end, with tests and checkpoints on the way."""
+    """Round after round until all have settled, with tests and checkpoints on the way."""
     saved = time.monotonic()
-    for record in simulation.run(experiment.rounds):
+    for record in () if journal.settled(experiment) else simulation.run(experiment.all_rounds):
         done = simulation.next_round
         journal.add(record)
         if experiment.recording.keeps(done, experiment.rounds):
@@ -268,20 +276,17 @@ def _train(
             recording.write(run.folder, done, simulation.contributions, graph, setup.parts)
         for observer in observers:
             observer.round_done(record, journal.sent_in_all)
-        tested = experiment.evaluation.follows(done, experiment.rounds)
-        row = _test(experiment, simulation, journal) if tested else None
-        if tested or time.monotonic() - saved > CHECKPOINT_SECONDS:
-            journal.checkpoint(simulation.models, done)
-            saved = time.monotonic()
-        if row is not None:
+        if experiment.tests(done):
+            started = time.perf_counter()
+            metrics = simulation.evaluate(experiment.test_samples(done), experiment.evaluation.summaries)
+            row = journal.test(done, metrics, time.perf_counter() - started)
             for observer in observers:
                 observer.tested(row)
-
-
-def _test(experiment: Experiment, simulation: Simulation, journal: Journal) -> Row:
-    started = time.perf_counter()
-    metrics = simulation.evaluate(experiment.evaluation.test_samples, experiment.evaluation.summaries)
-    return journal.test(simulation.next_round, metrics, time.perf_counter() - started)
+        if experiment.tests(done) or time.monotonic() - saved > CHECKPOINT_SECONDS:
+            journal.checkpoint(simulation.state, done)
+            saved = time.monotonic()
+        if journal.settled(experiment):
+            break
 
 
 def _summary(experiment: Experiment, run: Run, setup: Setup) -> dict[str, object]:

@@ -6,19 +6,19 @@ from pathlib import Path
 
 import cesar
 from cesar.page import render_page
-from cesar.reproduce.sections import Section
+from cesar.reproduce.reproduction import Outcome
 
 MOST_ROWS_BESIDE = 12
 """A longer table stands below its plot."""
 
 
-def write_page(sections: list[Section], out: Path) -> Path:
+def write_page(outcomes: list[Outcome], out: Path) -> Path:
     """Write one self-contained page; where it lies."""
     page = render_page(
         "reproduction.html",
         title="The paper, reproduced",
         version=cesar.__version__,
-        sections=sections,
+        outcomes=outcomes,
         beside=MOST_ROWS_BESIDE,
     )
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,7 @@ import numpy as np
 
 from cesar.errors import CesarError, ConfigError
 from cesar.sim.ensemble import Models, Tally
-from cesar.sim.host import Contributions, Host, Setup
+from cesar.sim.host import Contributions, Host, Setup, State, mean_model
 from cesar.sim.simulation import Hire
 from cesar.sim.wires import Letter, Wires
 from cesar.types import ByteArray, NodeId
@@ -92,9 +92,9 @@ class HostActor:
         """The number of the actor's process; answers as long as it lives."""
         return os.getpid()
 
-    def train(self, models: Models | None, round_: int) -> None:
-        """Begin a round from these models, or from the first ones; one that was under way is forgotten."""
-        self._host.take(models)
+    def train(self, state: State | None, round_: int) -> None:
+        """Begin a round from this state, or from the first one; one that was under way is forgotten."""
+        self._host.take(state)
         self._host.train(round_)
         self._exchange = self._host.exchange(round_)
 
@@ -122,17 +122,21 @@ class HostActor:
         station = Station(tuple(map(bool, leaving)), self._wires.held, self._wires.deadline)
         return station, *(Parcel.pack(letters) if letters else None for letters in leaving)
 
-    def finish(self) -> tuple[Tally, Models]:
-        """What was sent, and the new models."""
+    def finish(self) -> tuple[Tally, State]:
+        """What was sent, and what to go on with."""
         assert self._tally is not None
-        return self._tally, self._host.models
+        return self._tally, self._host.state
 
     def contributions(self) -> Contributions:
         return self._host.contributions
 
-    def test(self, models: Models | None, test_samples: int | None, summaries: int) -> list[dict[str, float]]:
-        self._host.take(models)
+    def test(self, state: State | None, test_samples: int | None, summaries: int) -> list[dict[str, float]]:
+        self._host.take(state)
         return self._host.test(test_samples, summaries)
+
+    def test_mean(self, models: Models, test_samples: int | None, summaries: int) -> dict[str, float]:
+        self._host.take(State(models, models))
+        return self._host.test_mean(test_samples, summaries)
 
 
 class RayCrew:
@@ -142,25 +146,25 @@ class RayCrew:
         hosts: how many actors.
     """
 
-    def __init__(self, setup: Setup, models: Models | None, next_round: int, *, hosts: int) -> None:
+    def __init__(self, setup: Setup, state: State | None, next_round: int, *, hosts: int) -> None:
         self._ray, self._setup = _ray(), setup
         nodes = len(setup.parts)
         hosts = min(hosts, nodes)
         self._bounds = tuple(nodes * k // hosts for k in range(hosts + 1))
         self._setups = [self._ray.put(setup.for_nodes(range(*ends))) for ends in pairwise(self._bounds)]
         self._actors = [self._engage(place) for place in range(hosts)]
-        self._saved, self._saved_round, self._next_round = models, next_round, next_round
-        self._models = self._before = self._put(models)
+        self._saved, self._saved_round, self._next_round = state, next_round, next_round
+        self._states = self._before = self._put(state)
 
     def _engage(self, place: int) -> Any:
         """An actor is busy all the time, so it takes a processor of the cluster."""
         actor = self._ray.remote(num_cpus=1, max_restarts=0)(HostActor)
         return actor.remote(self._setups[place], self._bounds, place)
 
-    def _put(self, models: Models | None) -> list[Any]:
-        """An object of the store for each host; for the first models None, since actors make these themselves."""
+    def _put(self, state: State | None) -> list[Any]:
+        """An object of the store for each host; for the first state None, since actors make it themselves."""
         return [
-            None if models is None else self._ray.put(models[low:high])
+            None if state is None else self._ray.put(state.rows(low, high))
             for low, high in pairwise(self._bounds)
         ]
 
@@ -175,20 +179,31 @@ class RayCrew:
     def test(self, test_samples: int | None, summaries: int) -> list[dict[str, float]]:
         def test() -> list[list[dict[str, float]]]:
             return self._each(
-                lambda actor, place: actor.test.remote(self._models[place], test_samples, summaries)
+                lambda actor, place: actor.test.remote(self._states[place], test_samples, summaries)
             )
 
         return [row for rows in self._insist(test) for row in rows]
 
-    @property
-    def models(self) -> Models:
-        def gather() -> Models:
-            return np.concatenate(self._ray.get(self._models))
+    def test_mean(self, test_samples: int | None, summaries: int) -> dict[str, float]:
+        mean = mean_model(self.state.models)
 
-        if self._models[0] is not None:
+        def test() -> dict[str, float]:
+            found: dict[str, float] = self._ray.get(
+                self._actors[0].test_mean.remote(mean, test_samples, summaries)
+            )
+            return found
+
+        return self._insist(test)
+
+    @property
+    def state(self) -> State:
+        def gather() -> State:
+            return State.joined(self._ray.get(self._states))
+
+        if self._states[0] is not None:
             self._saved = self._insist(gather)
         elif self._saved is None:
-            self._saved = self._setup.first_models(len(self._setup.parts))
+            self._saved = self._setup.first_state(len(self._setup.parts))
         self._saved_round = self._next_round
         return self._saved
 
@@ -198,7 +213,7 @@ class RayCrew:
             return self._each(lambda actor, _: actor.contributions.remote())
 
         def again() -> list[Contributions]:
-            self._models, self._next_round = self._before, self._next_round - 1
+            self._states, self._next_round = self._before, self._next_round - 1
             self._round()
             return gather()
 
@@ -214,7 +229,7 @@ class RayCrew:
         return answers
 
     def _train(self) -> None:
-        self._each(lambda actor, place: actor.train.remote(self._models[place], self._next_round))
+        self._each(lambda actor, place: actor.train.remote(self._states[place], self._next_round))
 
     def _average(self) -> Tally:
         """Let all exchanges advance together: carry until nothing is in flight anywhere, let time pass, go on."""
@@ -224,7 +239,7 @@ class RayCrew:
                 pass
         answers = [actor.finish.options(num_returns=2).remote() for actor in self._actors]
         tallies = self._ray.get([tally for tally, _ in answers])
-        self._before, self._models = self._models, [models for _, models in answers]
+        self._before, self._states = self._states, [state for _, state in answers]
         self._next_round += 1
         return Tally.joined(tallies)
 
@@ -258,7 +273,7 @@ class RayCrew:
                     self._round()
                 return job()
             except errors.ObjectLostError:  # back to the last checkpoint
-                self._models, self._next_round = self._put(self._saved), self._saved_round
+                self._states, self._next_round = self._put(self._saved), self._saved_round
             except errors.RayActorError:
                 pass
             except errors.RayTaskError as error:

@@ -100,12 +100,14 @@ class RoundResult:
         vectors: (n, d) float32, the new models; a crashed node keeps its own.
         entered: (n, d) float32, the models that were averaged: those given, with noise if the method adds any.
         tally: what was sent.
+        groups: receiver → its fixed groups; None where the method has none.
     """
 
     vectors: Models = field(repr=False)
     entered: Models = field(repr=False)
     tally: Tally
     sets: tuple[IndexSet, ...] = field(repr=False)
+    groups: Groups | None = field(default=None, repr=False)
 
     @property
     def shared(self) -> float:
@@ -119,8 +121,8 @@ class RoundResult:
 
     @property
     def selected(self) -> NDArray[np.bool_]:
-        """(n, d): what each node selected. With coordinated subsampling row r is the set that all
-        neighbours of r use towards r.
+        """(n, d): what each node selected. Where nobody selects, row r is what may be sent to r: with coordinated
+        subsampling the set that all its neighbours use, with random subsampling in groups that of any group.
         """
         return np.stack([bits.to_bools(chosen.words, chosen.size) for chosen in self.sets])
 
@@ -142,6 +144,8 @@ class Ensemble:
             (`THREADED_SIZE`). The result does not depend on it.
         first_round: go on with this round; a round's result depends on its number and the seed alone.
         nodes: those that live here, ascending; by default all. Models and results are theirs, in this order.
+        tensors: the sizes of the model's tensors, each of which gets a scale of its own; by default it is one.
+        network: the network's name, which fixed groups depend on.
     """
 
     def __init__(
@@ -154,6 +158,8 @@ class Ensemble:
         workers: int | None = None,
         first_round: int = 0,
         nodes: Sequence[int] | None = None,
+        tensors: Sequence[int] | None = None,
+        network: bytes = b"",
     ) -> None:
         if not isinstance(method, Cesar | SecureAggregation | DPSGD):
             raise ConfigError(f"{method!r} is not a method; use Cesar(…), SecureAggregation() or DPSGD(…)")
@@ -162,6 +168,7 @@ class Ensemble:
             self._noise, self._steps = method.noise, method.gossip_steps
             method = replace(method, noise=0.0, gossip_steps=1)  # what one step of the engine does
         self._method, self._size, self._next_round = method, size, first_round
+        self._tensors, self._network, self._graph = tensors, network, graph
         self._seeds, self._secrets = SeedTree(seed), Secrets(seed)
         self._count, self._here = len(graph), range(len(graph)) if nodes is None else nodes
         self.method, self._hoods = self._on(graph)
@@ -177,10 +184,16 @@ class Ensemble:
             ConfigError, PrivacyError: nothing sensible can be averaged on it.
         """
         self.method, self._hoods = self._on(graph)
+        self._graph = graph
+
+    def use_method(self, method: Method) -> None:
+        """Average in this way from the next round on: selecting otherwise, but not masking otherwise."""
+        self._method = method
+        self.use_graph(self._graph)
 
     def _on(self, graph: nx.Graph) -> tuple[Method, dict[NodeId, Neighbourhood]]:
         check_graph(graph, self._count)
-        return self._method.for_graph(graph), neighbourhoods(graph, self._here)
+        return self._method.for_graph(graph, network=self._network), neighbourhoods(graph, self._here)
 
     @property
     def groups(self) -> Groups | None:
@@ -220,17 +233,20 @@ class Ensemble:
         *,
         round_: int | None = None,
         reference: Models | None = None,
+        memory: Models | None = None,
         crashes: Crashes | None = None,
         out: Models | None = None,
         watch: Watch | None = None,
     ) -> Generator[Wires, None, RoundResult]:
-        """What `round` does, for whoever carries frames further than these nodes.
+        """What `round` does, for whoever carries frames further than these nodes. `memory` has what nodes last sent,
+        where they rank by it, and is written to; without it they keep their own.
 
         It yields the wires of every gossip step when its frames wait to be carried, and goes on when they have come to
         rest. A round may be broken off and begun again, by its number: it will be exactly the same.
         """
         number, crashes = self._next_round if round_ is None else round_, crashes or {}
-        self._check(vectors, reference, crashes)
+        self._check({"vectors": vectors, "reference": reference, "memory": memory})
+        check_crashes(crashes, self._count)
         gone = [row for row, i in enumerate(self._here) if i in crashes]
         models = entered = self._with_noise(vectors, RoundNo(number * self._steps))
         tallies: list[Tally] = []
@@ -238,6 +254,7 @@ class Ensemble:
             inner = RoundNo(number * self._steps + step)  # each gossip step is a round of the engine
             last = step + 1 == self._steps
             after = out if last and out is not None else np.empty_like(vectors)
+            self._make_ready(inner, memory)
             self._begin(inner, models, after, reference if step == 0 else None)
             wires = self._wires(inner, crashes, watch)
             yield wires  # announcements, relay frames and shares travel, and every node adds up what it gets
@@ -257,6 +274,7 @@ class Ensemble:
             entered=entered,
             tally=sum(tallies[1:], start=tallies[0]),
             sets=tuple(self._set_of(node, inner) for node in self._nodes),
+            groups=self.groups,
         )
 
     def _with_noise(self, vectors: Models, round_: RoundNo) -> Models:
@@ -270,7 +288,6 @@ class Ensemble:
 
     def _begin(self, round_: RoundNo, models: Models, after: Models, reference: Models | None) -> None:
         """Let every node select what it shares; it announces as soon as somebody carries its frames."""
-        self._make_ready(round_)
 
         def begin(row: int) -> None:
             node = self._nodes[row]
@@ -289,13 +306,16 @@ class Ensemble:
 
         list(self._pool.map(begin, range(len(self._nodes))))
 
-    def _make_ready(self, round_: RoundNo) -> None:
-        """Nodes that have ended the round before this one, or new ones."""
+    def _make_ready(self, round_: RoundNo, memory: Models | None) -> None:
+        """Nodes that have ended the round before this one, or new ones, with what they last sent."""
         if self._ready_for == round_:
             for node in self._nodes:
                 node.use_method(self.method)
         else:
             self._nodes = [self._new_node(i, round_) for i in map(NodeId, self._here)]
+        if memory is not None:
+            for node, row in zip(self._nodes, memory, strict=True):
+                node.memory = row
         self._ready_for = None
 
     def _new_node(self, node: NodeId, round_: RoundNo) -> Node:
@@ -306,6 +326,7 @@ class Ensemble:
             session=self._secrets.session,
             keys=self._secrets.ring(node),
             first_round=round_,
+            tensors=self._tensors,
         )
 
     def _wires(self, round_: RoundNo, crashes: Crashes, watch: Watch | None) -> Wires:
@@ -332,14 +353,13 @@ class Ensemble:
             return node.selected
         return drawn_towards(self.method, node.id, self._secrets.attempt(round_), self._size)
 
-    def _check(self, vectors: Models, reference: Models | None, crashes: Crashes) -> None:
+    def _check(self, given: dict[str, Models | None]) -> None:
         expected = (len(self._here), self._size)
-        for name, models in (("vectors", vectors), ("reference", reference)):
+        for name, models in given.items():
             if models is not None and (models.shape != expected or models.dtype != np.float32):
                 raise DataError(
                     f"{name} are {models.shape} of {models.dtype}, but this network averages {expected} of float32"
                 )
-        check_crashes(crashes, self._count)
 
 
 def aggregate(

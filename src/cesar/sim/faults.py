@@ -25,13 +25,20 @@ _SHARES = (Kind.SHARE, Kind.PLAIN_SHARE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """Each node crashes with this probability in every round, at this point, and is back in the next."""
+    """Each node crashes with this probability in every round, at this point, and is back in the next.
+
+    Attributes:
+        calm: rounds without crashes, such as those before a test.
+    """
 
     rate: float = 0.0
     point: CrashPoint = "after_coordination"
+    calm: frozenset[int] = frozenset()
 
     def draw(self, seed: int, round_: int, nodes: int) -> dict[int, CrashPoint]:
         """Who crashes in a round."""
+        if round_ in self.calm:
+            return {}
         draws = SeedTree(seed).generator("faults", round_).random(nodes)
         return {int(node): self.point for node in np.flatnonzero(draws < self.rate)}
 

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from cesar.errors import ConfigError
 from cesar.learn.training import mean_metrics
-from cesar.sim.ensemble import Models, Tally
-from cesar.sim.host import Contributions, Host, Setup
+from cesar.sim.ensemble import Tally
+from cesar.sim.host import Contributions, Host, Setup, State, mean_model
 from cesar.wire import CATEGORIES
 
 
@@ -42,9 +44,12 @@ class Crew(Protocol):
     def test(self, test_samples: int | None, summaries: int) -> list[dict[str, float]]:
         """The test metrics of each node."""
 
+    def test_mean(self, test_samples: int | None, summaries: int) -> dict[str, float]:
+        """The test metrics of the mean of all models, which no node has."""
+
     @property
-    def models(self) -> Models:
-        """All models, after the last round that was averaged."""
+    def state(self) -> State:
+        """What to go on with after the last round that was averaged."""
 
     @property
     def contributions(self) -> Contributions:
@@ -57,13 +62,13 @@ class Crew(Protocol):
 class Hire(Protocol):
     """Finds a crew for a run."""
 
-    def __call__(self, setup: Setup, models: Models | None, next_round: int) -> Crew:
-        """A crew that goes on with these models, or starts anew."""
+    def __call__(self, setup: Setup, state: State | None, next_round: int) -> Crew:
+        """A crew that goes on with this state, or starts anew."""
 
 
-def local_crew(setup: Setup, models: Models | None, next_round: int, *, workers: int | None = None) -> Crew:
+def local_crew(setup: Setup, state: State | None, next_round: int, *, workers: int | None = None) -> Crew:
     """One host in this process has all nodes."""
-    return Host(setup, range(len(setup.parts)), models=models, next_round=next_round, workers=workers)
+    return Host(setup, range(len(setup.parts)), state=state, next_round=next_round, workers=workers)
 
 
 class Simulation:
@@ -71,23 +76,23 @@ class Simulation:
 
     Args:
         hire: whom the nodes live with; by default this process.
-        models: (n, d) to go on with; by default all nodes start from the module's parameters.
+        state: to go on with; by default all nodes start from the module's parameters.
         next_round: the round to go on with.
     """
 
     def __init__(
-        self, setup: Setup, hire: Hire = local_crew, *, models: Models | None = None, next_round: int = 0
+        self, setup: Setup, hire: Hire = local_crew, *, state: State | None = None, next_round: int = 0
     ) -> None:
         self._setup, self.next_round = setup, next_round
         expected = (len(setup.parts), setup.size)
-        if models is not None and models.shape != expected:
-            raise ConfigError(f"models have shape {models.shape}, but {expected} was expected")
-        self._crew = hire(setup, models, next_round)
+        if state is not None and state.models.shape != expected:
+            raise ConfigError(f"models have shape {state.models.shape}, but {expected} was expected")
+        self._crew = hire(setup, state, next_round)
 
     @property
-    def models(self) -> Models:
-        """(n, d), after the last round."""
-        return self._crew.models
+    def state(self) -> State:
+        """What to go on with after the last round."""
+        return self._crew.state
 
     @property
     def contributions(self) -> Contributions:
@@ -119,5 +124,16 @@ class Simulation:
         )
 
     def evaluate(self, test_samples: int | None = None, summaries: int = 50) -> dict[str, float]:
-        """Test metrics on the first test samples, averaged over the nodes; ROUGE-L on the first `summaries`."""
-        return mean_metrics(self._crew.test(test_samples, summaries))
+        """Test metrics on the first test samples, with ROUGE-L on the first `summaries`: the mean over the nodes, the
+        spread between them (standard deviation), and those of the mean of all models. `distance` says how far models
+        are from their mean: the root of the mean square over nodes and parameters.
+        """
+        rows = self._crew.test(test_samples, summaries)
+        models = self._crew.state.models
+        away = models - mean_model(models)
+        return {
+            **mean_metrics(rows),
+            **{f"{name}_spread": float(np.std([row[name] for row in rows])) for name in rows[0]},
+            **{f"mean_model_{name}": v for name, v in self._crew.test_mean(test_samples, summaries).items()},
+            "distance": float(np.sqrt(np.mean(np.square(away, dtype=np.float64)))),
+        }
