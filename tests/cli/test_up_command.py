@@ -11,8 +11,14 @@ import pytest
 
 from cesar.errors import ConfigError
 from cesar.peer.local import LocalNetwork
-from support.commands import PATIENCE, refused, started, wait_for_line
+from support.commands import PATIENCE, refused, started
 from support.localnet import make
+from support.waiting import wait_until
+
+
+def log_of(net: Path, node: int) -> str:
+    path = net / f"peer-{node}" / "run.log"
+    return path.read_text() if path.exists() else ""
 
 
 def test_up_trains_all_peers_as_the_simulator_does(tmp_path):
@@ -53,8 +59,7 @@ def test_up_shows_why_a_peer_died_and_ends_the_others(tmp_path):
 def test_ctrl_c_ends_all_peers(tmp_path):
     net, _ = make(tmp_path / "net", nx.complete_graph(3))
     with started("network", "up", net, "--rounds", 1000000, cwd=tmp_path) as process:
-        for i in range(3):
-            wait_for_line(net / f"peer-{i}" / "run.log", "round 5:")
+        wait_until(lambda: all("round 5:" in log_of(net, i) for i in range(3)), PATIENCE)
         process.send_signal(signal.SIGINT)
         _, log = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
@@ -66,7 +71,7 @@ def test_ctrl_c_ends_all_peers(tmp_path):
 def test_a_killed_peer_costs_the_others_nothing_but_its_share(tmp_path):
     net, _ = make(tmp_path / "net")
     with started("network", "up", net, "--rounds", 120, "--json", cwd=tmp_path) as process:
-        wait_for_line(net / "peer-2" / "run.log", "round 5:")
+        wait_until(lambda: "round 5:" in log_of(net, 2), PATIENCE)
         os.kill(_child(process.pid, "peer-2"), signal.SIGKILL)
         out, log = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, log

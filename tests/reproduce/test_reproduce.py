@@ -20,7 +20,6 @@ from cesar.reproduce.catalogue import CATALOGUE, find
 from cesar.reproduce.figures import degree
 from cesar.reproduce.figures.settings import TABLE_III
 from cesar.reproduce.outcomes import read, read_all
-from cesar.reproduce.page import write_page
 from cesar.reproduce.tables import Scale, check_scale
 from support.browser import browse
 
@@ -179,7 +178,7 @@ def test_the_document_has_claims_and_tables(smoke, tmp_path):
 
 def test_a_browser_draws_every_plot(smoke, tmp_path):
     found = read_all([smoke])
-    page = write_page(found, tmp_path / "report.html")
+    page = document.write_report(found, tmp_path / "report.html")
     shown = browse(page, tmp_path)
     states = re.findall(r'<figure[^>]*data-state="(\w+)"', shown)
     assert states == ["drawn"] * sum(len(one.pairs) for one in found)

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import threading
 from contextlib import contextmanager
 
 from typer.testing import CliRunner
@@ -57,16 +56,3 @@ def started(*arguments, cwd):
         if process.poll() is None:
             process.kill()
         process.communicate()
-
-
-def wait_for_line(path, words, seconds=PATIENCE):
-    """Until a file, which may not be there yet, has a line with these words; the system says when it grows."""
-    follow = ["tail", "--lines=+1", "--follow=name", "--retry", str(path)]
-    with subprocess.Popen(follow, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as tail:
-        limit = threading.Timer(seconds, tail.kill)
-        limit.start()
-        try:
-            assert any(words in line for line in tail.stdout), f"{path} never said {words!r}"
-        finally:
-            limit.cancel()
-            tail.kill()

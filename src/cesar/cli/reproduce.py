@@ -94,12 +94,11 @@ def report_command(
     markdown: Annotated[Path | None, typer.Option(help="Write docs/results.md or the like as well.")] = None,
 ) -> None:
     """One page with every plot beside the paper's numbers; with --markdown a document with the claims."""
-    from cesar.reproduce.document import write_document  # noqa: PLC0415
+    from cesar.reproduce.document import write_document, write_report  # noqa: PLC0415
     from cesar.reproduce.outcomes import read_all  # noqa: PLC0415
-    from cesar.reproduce.page import write_page  # noqa: PLC0415
 
     found = read_all(directories)
-    page = write_page(found, out or directories[0] / "report.html")
+    page = write_report(found, out or directories[0] / "report.html")
     console.print(f"report: [bold]{page}[/]")
     if markdown is not None:
         console.print(f"document: [bold]{write_document(found, markdown)}[/]")
