@@ -16,6 +16,7 @@ from cesar.crypto.subsample import expand_seed
 from cesar.errors import DataError
 from cesar.protocol.sender import Masker, Partner, kept_positions, wants_negation, write_masked
 from cesar.seeds import SeedTree
+from cesar.wire import Token
 
 SEEDS = SeedTree(2024)
 SESSION = SEEDS.bytes(16, "session")
@@ -140,15 +141,15 @@ def test_secrets_do_not_show():
     own = key_pair("shown")
     secret = own.agree(key_pair("peer").public, SESSION)
     key = Label(secret.key, SESSION, 0, 1, 2, bytes(16), bytes(16), 3, b"t", b"c").key()
-    private = own._private.private_bytes_raw()
+    private, token = own._private.private_bytes_raw(), Token(b"a partner's seed", bytes(32))
     for shown in (
         own,
         secret,
         key,
-        Masker(key, Partner.of(b"partner's seed", bits.ones(5), bits.ones(5)), negate=False),
+        Masker(key, Partner.of(token, bits.ones(5), bits.ones(5)), negate=False),
     ):
         for text in (repr(shown), str(shown), f"{shown}"):
-            for hidden in (private, secret.key, key.key, b"partner's seed"):
+            for hidden in (private, secret.key, key.key, token.seed):
                 assert hidden.hex() not in text
                 assert repr(hidden)[2:-1] not in text
     assert own.public.hex()[:16] in repr(own), "the public half may be seen"
@@ -239,7 +240,8 @@ def group_keys(partners, receiver):
 
 def partners_of(sets):
     """What each member of a group knows of each other one."""
-    return {(i, j): Partner.of(b"", sets[j], sets[i]) for i, j in permutations(sets, 2)}
+    token = Token(bytes(16), bytes(32))
+    return {(i, j): Partner.of(token, sets[j], sets[i]) for i, j in permutations(sets, 2)}
 
 
 def masked_words(vector, sets, i, keys, grid, s):
@@ -253,17 +255,22 @@ def masked_words(vector, sets, i, keys, grid, s):
     return kept, ring.unpack(out, grid.bits, count)
 
 
+def unit_grid(width, size):
+    """On which a whole number is itself."""
+    return ring.Grid(width, np.array([size]), np.array([1.0]))
+
+
 def masked_sum(members, size, density, width, s):
     """The sum of a full group's words at each position, and the sum of the values that went in."""
     chance = np.random.default_rng(len(members) * size + width + s)
     steps = {i: chance.integers(-9, 10, size) for i in members}  # whole steps, so that rounding plays no part
     flags = {i: chance.random(size) < density for i in members}
     sets = {i: bits.from_bools(flags[i]) for i in members}
-    keys, grid = group_keys(partners_of(sets), 99), ring.Grid(bits=width, scale=1.0)
-    total, counts = np.zeros(size, dtype=np.uint32), np.zeros(size, dtype=np.uint8)
-    for i in members:
+    keys, grid = group_keys(partners_of(sets), 99), unit_grid(width, size)
+    total, counts = np.empty(size, dtype=np.uint32), np.zeros(size, dtype=np.uint8)
+    for k, i in enumerate(members):
         kept, words = masked_words(steps[i].astype(np.float32), sets, i, keys, grid, s)
-        ring.accumulate(total, kept, words, False)
+        ring.accumulate(total, kept, words, 32, k == 0)
         counts += bits.to_bools(kept, size)
     chosen = np.array([flags[i] for i in members])
     enough = chosen.sum(axis=0) > s
@@ -299,7 +306,7 @@ def test_a_mask_is_antisymmetric():
     """Two senders with models of zero: one sends the negative of the other, and neither sends zeros."""
     sets = {i: bits.ones(300) for i in (4, 7)}
     keys = group_keys(partners_of(sets), 1)
-    grid, zeros = ring.Grid(bits=32, scale=1.0), np.zeros(300, dtype=np.float32)
+    grid, zeros = unit_grid(32, 300), np.zeros(300, dtype=np.float32)
     (_, low), (_, high) = (masked_words(zeros, sets, i, keys, grid, 1) for i in (4, 7))
     assert np.array_equal(low, -high)
     assert np.array_equal(low, Keystream(keys[4, 7].key).words(300)), "the lower id adds"
