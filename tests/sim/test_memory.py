@@ -63,7 +63,10 @@ def test_what_nobody_masks_is_not_sent():
     """Node 0 selects positions that no neighbour selects: CESAR drops them, so they count on."""
     ensemble = cesar.Ensemble(GRAPH, METHODS["CESAR"], SIZE, seed=1)
     models = np.zeros((NODES, SIZE), dtype=np.float32)
-    models[0, :4], models[1:, 10:] = [9, 9, 1, 1], 9
+    models[0, :4], models[1:, 6:] = (
+        [9, 9, 1, 1],
+        [1, 1, 2, 2, 3, 3],
+    )  # the others have enough for three rounds
     for _ in range(3):
         assert chosen(ensemble.round(models, reference=np.zeros_like(models))) == {0, 1}
     grouped = cesar.Ensemble(GRAPH, METHODS["groups"], SIZE, seed=1)
