@@ -142,7 +142,7 @@ def _take_exponents(view: memoryview, tensors: int) -> tuple[tuple[int, ...], me
 class Token:
     """What a node draws afresh: the seed of this attempt, and the public half of its ephemeral key."""
 
-    seed: bytes
+    seed: bytes = field(repr=False)
     ephemeral: bytes
 
     def to_bytes(self) -> bytes:

@@ -8,7 +8,7 @@ import cesar
 from cesar.audit import Exchange, audit, report
 from cesar.audit.sources import Subject
 from cesar.errors import CesarError
-from cesar.experiment import config, recording, run
+from cesar.experiment import config, journal, recording, run
 from support.browser import browse, screen
 from support.commands import call, read
 
@@ -113,7 +113,7 @@ def test_a_recorded_run_is_audited_with_the_sets_that_it_had(recorded):
     experiment = run.read(recorded)
     graph = run.graph_of(experiment, 5)(1)
     method = cesar.Cesar(sparsifier=cesar.RandomSubsampling(0.5), masking_requirement=2)
-    size = run.parameters_of(recorded / experiment.method[0].folder / "seed-5")
+    size = journal.parameters_of(recorded / experiment.method[0].folder / "seed-5")
     ensemble = cesar.Ensemble(graph, method, size, seed=5, first_round=1)
     selected = ensemble.round(np.ones((12, size), dtype=np.float32)).selected
     expected = audit(Exchange.complete(graph, selected, 2), 2)

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import networkx as nx
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives import hashes
@@ -22,6 +23,7 @@ from cesar import bits, ring, wire
 from cesar.crypto.keys import (
     Attempt,
     KeyPair,
+    Keyring,
     PairSecret,
     digest_positions,
     facts_of,
@@ -32,15 +34,20 @@ from cesar.crypto.keys import (
 from cesar.crypto.keystream import Keystream
 from cesar.crypto.subsample import expand_seed
 from cesar.errors import EncodingError
+from cesar.grouping import divide
 from cesar.indices import Code, IndexSet, decode, encode, patterns
+from cesar.methods import Cesar
+from cesar.node import Node
+from cesar.protocol import Deadlines
 from cesar.protocol.masked import Group
 from cesar.protocol.sender import Partner
-from cesar.sparsify import CoordinatedSubsampling
-from cesar.topology import Neighbourhood
+from cesar.sim.wires import Wires as Network
+from cesar.sparsify import CoordinatedSubsampling, FullSharing, RandomSubsampling, TopK
+from cesar.topology import Neighbourhood, neighbourhoods
 
 HERE = Path(__file__).parents[1] / "vectors"
 GENERATOR = HERE.parents[1] / "tools" / "vectors" / "generate.py"
-FILES = ("keystream", "kdf", "packing", "codecs", "subsample", "wire")
+FILES = ("keystream", "kdf", "packing", "codecs", "subsample", "wire", "groups")
 
 
 def vectors(name, group):
@@ -217,8 +224,21 @@ def test_expand(case):
     assert hkdf_expand_block(h(case["key"]), h(case["label"])).hex() == case["block"]
 
 
-@replayed("kdf", "pair")
+@replayed("kdf", "ephemeral")
 def test_pair_secret_from_both_sides(case):
+    static = [key_pair(private) for private in case["privates"]]
+    rings = [
+        Keyring(lambda _, a=a, b=b: a.agree(b.public, h(case["session"])), lambda _, own=own: h(own))
+        for a, b, own in zip(static, reversed(static), case["ephemerals"], strict=True)
+    ]
+    publics = [ring_.public(0) for ring_ in rings]
+    assert publics == [key_pair(private).public for private in case["ephemerals"]]
+    for own, public in zip(rings, reversed(publics), strict=True):
+        assert own.secret(7, public).key.hex() == case["secret"]
+
+
+@replayed("kdf", "pair")
+def test_static_secret_from_both_sides(case):
     pairs = [key_pair(private) for private in case["privates"]]
     assert [pair.public.hex() for pair in pairs] == case["publics"]
     for own, peer in (pairs, reversed(pairs)):
@@ -242,7 +262,8 @@ def test_mask_key(case, order):
 
 @replayed("kdf", "mask")
 def test_terms_of_a_mask(case):
-    assert Group(case["exponent"], tuple(case["group"])).terms(tuple(case["view"])).hex() == case["terms"]
+    group = Group(tuple(case["exponents"]), tuple(case["group"]))
+    assert group.terms(tuple(case["view"])).hex() == case["terms"]
 
 
 @replayed("kdf", "digest")
@@ -250,14 +271,15 @@ def test_digest_of_what_two_have_in_common(case):
     bitmaps = (np.frombuffer(h(bitmap), dtype=np.uint8) for bitmap in case["bitmaps"])
     own, theirs = (bits.from_bytes(bitmap, case["size"]) for bitmap in bitmaps)
     assert digest_positions(own & theirs).hex() == case["digest"]
-    assert Partner.of(b"", theirs, own).digest.hex() == case["digest"]
-    assert Partner.of(b"", own, theirs).digest.hex() == case["digest"]
+    token = wire.Token(bytes(16), bytes(32))
+    assert Partner.of(token, theirs, own).digest.hex() == case["digest"]
+    assert Partner.of(token, own, theirs).digest.hex() == case["digest"]
 
 
 @replayed("kdf", "facts")
 def test_facts_of_a_share(case):
-    partners = {j: (h(seed), h(digest)) for j, seed, digest in case["partners"]}
-    assert facts_of(h(case["seed"]), h(case["terms"]), partners).hex() == case["facts"]
+    partners = {j: (h(token), h(digest)) for j, token, digest in case["partners"]}
+    assert facts_of(h(case["token"]), h(case["terms"]), partners).hex() == case["facts"]
 
 
 @replayed("kdf", "coordinated")
@@ -297,15 +319,36 @@ def test_unpacking(case):
     assert ring.unpack(data, case["bits"], len(low)).tolist() == low
 
 
+def floats_of(values):
+    return np.frombuffer(b"".join(map(h, values)), dtype="<f4").astype(np.float32)
+
+
+def sealed(values, grid, *, dense):
+    """A model as words that carry no mask; the masks lie at positions, or one after the other."""
+    kept, out = bits.ones(len(values)), np.empty(len(values), dtype=np.uint32)
+    nothing = np.zeros(64 * len(kept), dtype=np.uint32)
+    ring.seal(nothing, values, kept, 0, grid.edges, grid.scales, bits.ZERO, dense, out)
+    return out
+
+
 @replayed("packing", "nearest")
 def test_fixed_point(case):
-    values = np.frombuffer(b"".join(map(h, case["values"])), dtype="<f4").astype(np.float32)
-    grid = ring.binary_grid(32, case["exponent"], case["contributors"])
-    kept, out = bits.ones(len(values)), np.empty(len(values), dtype=np.uint32)
-    ring.seal(np.zeros(len(values), dtype=np.uint32), values, kept, grid.scale, bits.ZERO, out)
-    assert out.tolist() == case["words"]
-    back = out.view(np.int32) / grid.scale
-    assert np.abs(back - values.astype(np.float64)).max() <= 0.5 / grid.scale
+    values = floats_of(case["values"])
+    grid = ring.binary_grid(32, np.array([len(values)]), [case["exponent"]], case["contributors"])
+    for dense in (False, True):
+        assert sealed(values, grid, dense=dense).tolist() == case["words"]
+    back = sealed(values, grid, dense=True).view(np.int32) / grid.scales
+    assert np.abs(back - values.astype(np.float64)).max() <= 0.5 / grid.scales
+
+
+@replayed("packing", "tensors")
+def test_fixed_point_of_several_tensors(case):
+    values, edges = floats_of(case["values"]), np.cumsum(case["sizes"])
+    assert list(ring.exponents_of(values, edges)) == case["own"]
+    assert ring.fits(case["own"], case["exponents"])
+    grid = ring.binary_grid(32, edges, case["exponents"], case["contributors"])
+    for dense in (False, True):
+        assert sealed(values, grid, dense=dense).tolist() == case["words"]
 
 
 # ── index sets ──────────────────────────────────────────────────────────────────────────────────────────
@@ -391,19 +434,38 @@ def test_header(case):
     assert len(body) == 0
 
 
+def token_of(text):
+    return wire.Token(h(text)[:16], h(text)[16:])
+
+
 @replayed("wire", "announce")
 def test_announce(case):
-    message = wire.Announce(seed=h(case["seed"]), exponent=case["exponent"], indices=h(case["indices"]))
+    message = wire.Announce(
+        token=token_of(case["token"]), exponents=tuple(case["exponents"]), indices=h(case["indices"])
+    )
     assert message.encode(header_of(case)).payload.hex() == case["frame"]
-    assert wire.Announce.decode(body_of(case)) == message
+    assert wire.Announce.decode(body_of(case), len(case["exponents"])) == message
 
 
 @replayed("wire", "relay")
 def test_relay_frame(case):
-    items = (wire.RelayItem(seed=h(i["seed"]), indices=h(i["indices"])) for i in case["items"])
-    message = wire.Relay(exponent=case["exponent"], group=tuple(case["group"]), items=tuple(items))
+    items = (wire.RelayItem(token=token_of(i["token"]), indices=h(i["indices"])) for i in case["items"])
+    message = wire.Relay(exponents=tuple(case["exponents"]), group=tuple(case["group"]), items=tuple(items))
     assert message.encode(header_of(case), case["view"]).payload.hex() == case["frame"]
-    assert wire.Relay.decode(body_of(case), case["view"]) == message
+    assert wire.Relay.decode(body_of(case), case["view"], len(case["exponents"])) == message
+
+
+@replayed("wire", "group_terms")
+def test_group_terms(case):
+    message = wire.GroupTerms(
+        exponents=tuple(case["exponents"]),
+        present=tuple(case["present"]),
+        tokens=tuple(map(token_of, case["tokens"])),
+        others=h(case["others"]),
+    )
+    assert message.encode(header_of(case), case["view"]).payload.hex() == case["frame"]
+    read = wire.GroupTerms.decode(body_of(case), case["view"], case["partners"], len(case["exponents"]))
+    assert read == message
 
 
 @replayed("wire", "share")
@@ -444,5 +506,102 @@ def test_layout_of_the_header():
     data = wire.Header(
         kind=wire.Kind.SHARE, attempt=Attempt(session=b"0123456789abcdef", round_=0x01020304), sender=5
     ).to_bytes()
-    assert data == b"CE\x01\x03" + struct.pack("<II", 0x01020304, 5) + b"0123456789abcdef"
+    assert data == b"CE\x02\x03" + struct.pack("<II", 0x01020304, 5) + b"0123456789abcdef"
     assert len(data) == wire.HEADER_BYTES == 28
+
+
+# ── fixed groups ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@replayed("groups", "division")
+def test_division_into_groups(case):
+    found = divide(
+        h(case["network"]), case["receiver"], tuple(case["view"]), case["group_size"], case["draw"]
+    )
+    assert [list(group) for group in found] == case["groups"]
+
+
+@replayed("groups", "turns")
+def test_turns(case):
+    size, count = case["size"], len(case["bitmaps"])
+    drawn = RandomSubsampling(case["alpha"]).in_turns(case["receiver"], attempt_of(case), size, count)
+    found = [bits.to_bytes(drawn(number), size).tobytes().hex() for number in range(count)]
+    assert found == case["bitmaps"]
+
+
+@pytest.fixture(scope="module", params=range(len(vectors("groups", "rounds"))))
+def grouped(request):
+    """Real nodes that have begun the round of a vector, what they have sent, and what they have ended with."""
+    case = vectors("groups", "rounds")[request.param]
+    nodes = nodes_of(case)
+    sent = {}
+
+    def arrives(sender, recipient, frame):
+        sent[frame.kind, sender, recipient] = bytes(frame.payload).hex()
+        return True
+
+    outcomes = Network(nodes, arrives=arrives).run()
+    return case, sent, outcomes
+
+
+SPARSIFIERS = {"topk": TopK, "random": RandomSubsampling, "full": lambda _: FullSharing()}
+
+
+def nodes_of(case):
+    """Their keys and seeds are those of the vector."""
+    graph, session = nx.complete_graph(len(case["models"])), h(case["session"])
+    method = Cesar(
+        sparsifier=SPARSIFIERS[case["kind"]](case["alpha"]),
+        group_size=case["group_size"],
+        index_code=Code.BITMAP,
+    ).for_graph(graph, network=h(case["network"]))
+    assert {r: [list(group) for group in found] for r, found in method.groups.items()} == dict(
+        enumerate(case["groups"])
+    )
+    static, nodes = [key_pair(private) for private in case["privates"]], {}
+    for i, hood in neighbourhoods(graph).items():
+        keys = Keyring(
+            lambda peer, i=i: static[i].agree(static[peer].public, session),
+            lambda _, i=i: h(case["ephemerals"][i]),
+        )
+        vector = np.frombuffer(h(case["models"][i]), dtype="<f4").astype(np.float32)
+        nodes[i] = Node(
+            i,
+            method,
+            len(vector),
+            session=session,
+            keys=keys,
+            first_round=case["round"],
+            tensors=case["tensors"],
+        )
+        nodes[i].begin_round(
+            case["round"],
+            hood,
+            vector,
+            entropy=lambda count, i=i: h(case["seeds"][i])[:count],
+            deadlines=Deadlines(announce=1.0, relay=2.0, share=3.0),
+        )
+    return nodes
+
+
+def test_announcements_of_a_grouped_round(grouped):
+    case, sent, _ = grouped
+    nodes = range(len(case["models"]))
+    announced = {key: frame for key, frame in sent.items() if key[0] is wire.Kind.ANNOUNCE}
+    assert announced == {
+        (wire.Kind.ANNOUNCE, i, j): case["announces"][i] for i in nodes for j in nodes if i != j
+    }
+
+
+@pytest.mark.parametrize("kind", ["terms", "shares"])
+def test_further_frames_of_a_grouped_round(grouped, kind):
+    case, sent, _ = grouped
+    number = {"terms": wire.Kind.GROUP_TERMS, "shares": wire.Kind.SHARE}[kind]
+    found = {key: frame for key, frame in sent.items() if key[0] is number}
+    assert found == {(number, sender, to): frame for sender, to, frame in case[kind]}
+
+
+def test_outcome_of_a_grouped_round(grouped):
+    case, _, outcomes = grouped
+    assert [outcomes[r].vector.astype("<f4").tobytes().hex() for r in sorted(outcomes)] == case["results"]
+    assert all(len(out.contributors) == len(case["models"]) - 1 for out in outcomes.values())

@@ -13,7 +13,7 @@ from cesar.errors import EncodingError
 
 u32 = st.integers(0, 2**32 - 1)
 sixteen = st.binary(min_size=16, max_size=16)
-exponents = st.integers(-127, 128)
+exponents = st.lists(st.integers(-127, 128), min_size=1, max_size=5).map(tuple)
 index_bytes = st.binary(max_size=60)
 views = st.lists(u32, unique=True, max_size=20).map(lambda nodes: tuple(sorted(nodes)))
 attempts = st.builds(Attempt, session=sixteen, round_=u32)
@@ -67,13 +67,13 @@ def test_other_protocols_are_refused(magic):
         wire.read_header(magic + GOOD[2:])
 
 
-@pytest.mark.parametrize("version", [0, 2, 255])
+@pytest.mark.parametrize("version", [0, 1, 3, 255])
 def test_other_versions_are_refused(version):
     with pytest.raises(wire.VersionError, match=f"version {version}.*install the same cesar release"):
         wire.read_header(GOOD[:2] + bytes([version]) + GOOD[3:])
 
 
-@pytest.mark.parametrize("kind", [0, 5, 255])
+@pytest.mark.parametrize("kind", [0, 6, 255])
 def test_other_kinds_are_refused(kind):
     with pytest.raises(EncodingError, match=f"no frame kind {kind}"):
         wire.read_header(GOOD[:3] + bytes([kind]) + GOOD[4:])
@@ -111,24 +111,50 @@ def test_members_that_do_not_exist_are_refused(view, data):
 
 # ── messages ────────────────────────────────────────────────────────────────────────────────────────────
 
-announces = st.builds(wire.Announce, seed=sixteen, exponent=exponents, indices=index_bytes)
-relay_items = st.builds(wire.RelayItem, seed=sixteen, indices=index_bytes)
+tokens = st.builds(wire.Token, seed=sixteen, ephemeral=st.binary(min_size=32, max_size=32))
+announces = st.builds(wire.Announce, token=tokens, exponents=exponents, indices=index_bytes)
+relay_items = st.builds(wire.RelayItem, token=tokens, indices=index_bytes)
+
+
+@given(tokens, st.binary(max_size=20))
+def test_token(token, behind):
+    data = token.to_bytes()
+    assert len(data) == wire.TOKEN_BYTES == 48
+    assert wire.Token.take(memoryview(data + behind)) == (token, behind)
 
 
 @given(headers(wire.Kind.ANNOUNCE), announces)
 def test_announce(header, message):
     frame = message.encode(header)
     assert frame.sections == {"coordination": len(frame.payload)}
-    assert wire.Announce.decode(body_of(frame, header)) == message
+    assert wire.Announce.decode(body_of(frame, header), len(message.exponents)) == message
 
 
 @given(headers(wire.Kind.RELAY), members_of(), exponents, st.lists(relay_items, max_size=5))
-def test_relay(header, pair, exponent, items):
+def test_relay(header, pair, scale, items):
     view, group = pair
-    message = wire.Relay(exponent=exponent, group=group, items=tuple(items))
+    message = wire.Relay(exponents=scale, group=group, items=tuple(items))
     frame = message.encode(header, view)
     assert frame.sections == {"coordination": len(frame.payload)}
-    assert wire.Relay.decode(body_of(frame, header), view) == message
+    if len(items) > len(view):
+        with pytest.raises(EncodingError, match=f"more partners than the {len(view)} neighbours"):
+            wire.Relay.decode(body_of(frame, header), view, len(scale))
+        return
+    assert wire.Relay.decode(body_of(frame, header), view, len(scale)) == message
+
+
+@given(headers(wire.Kind.GROUP_TERMS), members_of(), exponents, index_bytes, st.data())
+def test_group_terms(header, pair, scale, others, data):
+    """Tokens for all partners that are present; or for none, and then nothing follows."""
+    view, present = pair
+    partners = data.draw(st.lists(st.sampled_from(view), unique=True).map(sorted)) if view else []
+    passed = tuple(data.draw(tokens) for node in partners if node in present)
+    if passed and data.draw(st.booleans()):
+        passed, others = (), b""
+    message = wire.GroupTerms(exponents=scale, present=present, tokens=passed, others=others)
+    frame = message.encode(header, view)
+    assert frame.sections == {"coordination": len(frame.payload)}
+    assert wire.GroupTerms.decode(body_of(frame, header), view, partners, len(scale)) == message
 
 
 @st.composite
@@ -198,8 +224,9 @@ def test_plain_share(header, indices, values):
 
 VIEW = (1, 2, 3, 5, 8, 13, 21, 34, 55)
 decoders = {
-    "announce": wire.Announce.decode,
-    "relay": lambda body: wire.Relay.decode(body, VIEW),
+    "announce": lambda body: wire.Announce.decode(body, 2),
+    "relay": lambda body: wire.Relay.decode(body, VIEW, 1),
+    "group terms": lambda body: wire.GroupTerms.decode(body, VIEW, (2, 3), 1),
     "share": lambda body: wire.Share.decode(body, VIEW, explicit=False),
     "explicit share": lambda body: wire.Share.decode(body, VIEW, explicit=True),
     "plain share": wire.PlainShare.decode,
@@ -213,21 +240,27 @@ def test_any_body_is_a_message_or_refused(kind, data):
         message = decoders[kind](memoryview(data))
     except EncodingError:
         return
-    held = len(getattr(message, "indices", None) or b"") + len(getattr(message, "values", b""))
+    held = sum(len(getattr(message, name, None) or b"") for name in ("indices", "others"))
+    held += len(getattr(message, "values", b""))
     assert held <= len(data), "nothing is longer than what arrived"
 
 
 @pytest.mark.parametrize(
     ("kind", "body", "missing"),
     [
-        ("announce", b"", "the seed"),
-        ("announce", bytes(15), "the seed"),
-        ("announce", bytes(16), "the exponent"),
-        ("relay", b"", "the exponent"),
+        ("announce", b"", "a seed and a key"),
+        ("announce", bytes(47), "a seed and a key"),
+        ("announce", bytes(48), "the exponents"),
+        ("announce", bytes(49), "the exponents"),
+        ("relay", b"", "the exponents"),
         ("relay", bytes(2), "the group"),
-        ("relay", bytes(3) + bytes(7), "a seed"),
-        ("relay", bytes(3) + bytes(16) + bytes(3), "a length"),
-        ("relay", bytes(3) + bytes(16) + struct.pack("<I", 5) + bytes(4), "an index set"),
+        ("relay", bytes(3) + bytes(47), "a seed and a key"),
+        ("relay", bytes(3) + bytes(48) + bytes(3), "a length"),
+        ("relay", bytes(3) + bytes(48) + struct.pack("<I", 5) + bytes(4), "an index set"),
+        ("group terms", b"", "the exponents"),
+        ("group terms", bytes(2), "who is present"),
+        ("group terms", b"\0\x02\0" + bytes(47), "a seed and a key"),
+        ("group terms", b"\0\x06\0" + bytes(48 + 1), "a seed and a key"),
         ("share", bytes(7), "the facts"),
         ("share", bytes(9), "the partners"),
         ("share", bytes(8) + b"\x01\x00" + bytes(3), "the checks"),
@@ -244,7 +277,7 @@ def test_truncated_bodies_say_where_they_end(kind, body, missing):
 
 @pytest.mark.parametrize("kind", ["relay", "explicit share", "plain share"])
 def test_a_length_of_gigabytes_reserves_nothing(kind):
-    lead = {"relay": bytes(3) + bytes(16), "explicit share": bytes(10), "plain share": b""}[kind]
+    lead = {"relay": bytes(3) + bytes(48), "explicit share": bytes(10), "plain share": b""}[kind]
     with pytest.raises(EncodingError, match="the frame ends inside"):
         decoders[kind](memoryview(lead + b"\xff\xff\xff\xff" + bytes(100)))
 
@@ -252,6 +285,9 @@ def test_a_length_of_gigabytes_reserves_nothing(kind):
 def test_partners_that_do_not_exist_are_refused():
     with pytest.raises(EncodingError, match="does not exist"):
         decoders["share"](memoryview(bytes(8) + b"\x00\x02" + bytes(40)))
+    for kind in ("relay", "group terms"):
+        with pytest.raises(EncodingError, match="does not exist"):
+            decoders[kind](memoryview(b"\0\x00\x02"))
 
 
 def test_contents_do_not_show_in_logs():
@@ -268,3 +304,11 @@ def test_contents_do_not_show_in_logs():
     out[:] = 0
     assert len(repr(frame)) < 200
     assert "values" not in repr(wire.PlainShare(indices=b"", values=out)).replace("PlainShare", "")
+    token = wire.Token(b"a seed of 16 byt", bytes(32))
+    for message in (
+        token,
+        wire.Announce(token=token, exponents=(0,), indices=b"the indices"),
+        wire.GroupTerms(exponents=(0,), present=(), tokens=(token,), others=b"the indices"),
+    ):
+        assert "a seed" not in repr(message)
+        assert "the indices" not in repr(message)

@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 import cesar
+from cesar.errors import LocalProtocolError, PrivacyError
 from cesar.grouping import groups
+from cesar.node import Node
+from support.harness import Case
 
 SPARSIFIERS = [cesar.RandomSubsampling(0.4), cesar.TopK(0.3), cesar.FullSharing()]
 POINTS = ("before_announce", "after_announce", "after_coordination", "during_share")
@@ -47,3 +50,35 @@ def test_many_rounds_have_whole_groups_in_their_sums_and_nothing_else(sparsifier
                 seen[r] |= set(away.argmin(axis=1).tolist())
         ensemble.close()
     assert all(len(found) >= 3 for found in seen.values()), "different groups were heard"
+
+
+def begin(table, group_size=2):
+    """Node 0 of a ring with chords begins a round with these groups."""
+    graph = nx.circulant_graph(6, [1, 2])
+    method = cesar.Cesar(sparsifier=cesar.TopK(0.5), group_size=group_size, groups=table)
+    case = Case(graph=graph, method=method, vectors=np.ones((6, 8), dtype=np.float32))
+    node = Node(0, method, 8, session=case.session, keys=case.keys(case.session, 0))
+    case.begin(node)
+    return list(node.outbound())
+
+
+def test_groups_that_do_not_fit_are_refused():
+    graph = nx.circulant_graph(6, [1, 2])
+    right = groups(graph, 2)
+    assert begin(right)
+    with pytest.raises(LocalProtocolError, match=r"for_graph\(graph\)"):
+        begin(None)
+    for wrong in (
+        {r: found for r, found in right.items() if r != 2},
+        right | {2: right[2][:1]},
+        right | {2: (*right[2], (5,))},
+        groups(nx.complete_graph(6), 2),
+    ):
+        with pytest.raises(LocalProtocolError, match="another graph"):
+            begin(wrong)
+    for r in (0, 2):  # its own groups, and those of a receiver next to it
+        small = right | {r: (right[r][0][:1], (*right[r][0][1:], *right[r][1]))}
+        with pytest.raises(PrivacyError, match=f"a group of node {r} has fewer than 2"):
+            begin(small)
+    with pytest.raises(PrivacyError, match="fewer than 3"):
+        begin(right, group_size=3)

@@ -248,21 +248,6 @@ def test_crash_points(chunk):
         assert_close(result.vectors, expected, case, (chunk, index, crashes))
 
 
-@pytest.mark.parametrize("method", [cesar.Cesar(sparsifier=cesar.TopK(0.4)), cesar.DPSGD()])
-def test_the_number_of_threads_changes_nothing(method):
-    rng = generator(4)
-    graph, vectors = nx.random_regular_graph(4, 12, 1), random_vectors(rng, 12, 5_003)
-    for seed, crashes in enumerate([{}, {3: "after_announce", 5: "during_share"}] * 5):
-        one, two = (
-            cesar.aggregate(vectors, graph, method, seed=seed, crashes=crashes, workers=workers)
-            for workers in (1, 2)
-        )
-        assert one.vectors.tobytes() == two.vectors.tobytes()
-        assert (one.selected == two.selected).all()
-        assert one.shared == two.shared
-        assert all((one.bytes[category] == two.bytes[category]).all() for category in one.bytes)
-
-
 # ── examples worked out by hand ─────────────────────────────────────────────────────────────────────────
 
 

@@ -8,6 +8,7 @@ position at a time) and, where there is a library that knows it too, made a seco
     HKDF-SHA512         `hmac`, and `cryptography`
     entropy code        integers below, and `constriction`
     the other codes     an encoder and a decoder that know nothing of each other
+    masked sums         with the masks, and without
 
 A disagreement stops the script. What it writes depends on nothing but this file.
 
@@ -32,7 +33,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 
 OUTPUT = Path(__file__).parents[2] / "tests" / "vectors"
-VERSION = 1
+VERSION = 2
 
 
 def agreed(first, second, what):
@@ -55,6 +56,10 @@ def numbers(name, count, bits=32):
 
 def u32(*values):
     return b"".join(value.to_bytes(4, "little") for value in values)
+
+
+def exponent_bytes(exponents):
+    return b"".join((exponent + 127).to_bytes(1, "little") for exponent in exponents)
 
 
 # ── bits ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -213,7 +218,11 @@ def shared_point(private, public):
 
 
 def extract(salt, secret):
-    return hmac.new(salt, secret, hashlib.sha512).digest()
+    """HKDF-Extract, which the library has together with HKDF-Expand only."""
+    key = hmac.new(salt, secret, hashlib.sha512).digest()
+    whole = HKDF(hashes.SHA512(), 64, salt=salt, info=b"check").derive(secret)
+    agreed(expand(key, b"check"), whole, "HKDF-Extract")
+    return key
 
 
 def expand(key, label):
@@ -222,13 +231,15 @@ def expand(key, label):
     return agreed(block, HKDFExpand(hashes.SHA512(), 64, label).derive(key), "HKDF-Expand")
 
 
-def pair_secret(private, peer_public, session):
+def static_secret(private, peer_public, session):
     shared, publics = shared_point(private, peer_public), sorted((public_key(private), peer_public))
-    salt, secret = b"cesar pair" + session, shared + publics[0] + publics[1]
-    key = extract(salt, secret)
-    whole = HKDF(hashes.SHA512(), 64, salt=salt, info=b"check").derive(secret)
-    agreed(expand(key, b"check"), whole, "HKDF-Extract")
-    return key
+    return extract(b"cesar pair" + session, shared + publics[0] + publics[1])
+
+
+def pair_secret(static, ephemeral, peer_ephemeral):
+    """From the static secret, the own ephemeral private key and the other's ephemeral public key."""
+    shared, publics = shared_point(ephemeral, peer_ephemeral), sorted((public_key(ephemeral), peer_ephemeral))
+    return extract(b"cesar ephemeral", static + shared + publics[0] + publics[1])
 
 
 def mask_block(secret, session, round_, ends, receiver, terms, common):
@@ -244,8 +255,8 @@ def pair_vectors():
         first, second = draw(f"private {k} a", 32), draw(f"private {k} b", 32)
         session = draw(f"pair session {k}", 16)
         publics = public_key(first), public_key(second)
-        secret = pair_secret(first, publics[1], session)
-        agreed(secret, pair_secret(second, publics[0], session), "a pair secret from both sides")
+        secret = static_secret(first, publics[1], session)
+        agreed(secret, static_secret(second, publics[0], session), "a static secret from both sides")
         cases.append(
             {
                 "privates": [first.hex(), second.hex()],
@@ -258,18 +269,42 @@ def pair_vectors():
     return cases
 
 
+def ephemeral_vectors():
+    """Two keys each: the long-lived one and that of an epoch; the second case has the first one's long-lived keys."""
+    cases = []
+    for k, statics in enumerate(("0", "0", "1")):
+        session = draw(f"ephemeral session {statics}", 16)
+        long, short = (
+            [draw(f"{name} {who}", 32) for who in "ab"]
+            for name in (f"ephemeral static {statics}", f"ephemeral {k}")
+        )
+        secrets = [
+            pair_secret(static_secret(long[a], public_key(long[b]), session), short[a], public_key(short[b]))
+            for a, b in ((0, 1), (1, 0))
+        ]
+        cases.append(
+            {
+                "privates": [private.hex() for private in long],
+                "ephemerals": [private.hex() for private in short],
+                "session": session.hex(),
+                "secret": agreed(*secrets, "a pair secret from both sides").hex(),
+            }
+        )
+    return cases
+
+
 def mask_vectors():
     cases = []
-    contexts = [  # round, pair, receiver, exponent, group, view
-        (0, (0, 1), 2, 0, [0, 1], [0, 1]),
-        (7, (5, 3), 4, -90, [3, 5, 9], [1, 3, 5, 9]),
-        (1, (256, 65535), 70000, 128, [256, 65535], [*range(8), 256, 65535]),
-        (4294967295, (4294967294, 4294967295), 0, 3, [4294967294, 4294967295], [4294967294, 4294967295]),
+    contexts = [  # round, pair, receiver, exponents, group, view
+        (0, (0, 1), 2, [0], [0, 1], [0, 1]),
+        (7, (5, 3), 4, [-90, 2, -3], [3, 5, 9], [1, 3, 5, 9]),
+        (1, (256, 65535), 70000, [128], [256, 65535], [*range(8), 256, 65535]),
+        (4294967295, (4294967294, 4294967295), 0, [3, 3], [4294967294, 4294967295], [4294967294, 4294967295]),
     ]
-    for k, (round_, nodes, receiver, exponent, group, view) in enumerate(contexts):
+    for k, (round_, nodes, receiver, exponents, group, view) in enumerate(contexts):
         secret, session = draw(f"mask secret {k}", 64), draw(f"mask session {k}", 16)
         ends = [(node, draw(f"mask seed {k} {node}", 16)) for node in nodes]
-        terms, common = bytes([exponent + 127]) + members_bytes(group, view), draw(f"common {k}", 32)
+        terms, common = exponent_bytes(exponents) + members_bytes(group, view), draw(f"common {k}", 32)
         block = mask_block(secret, session, round_, ends, receiver, terms, common)
         cases.append(
             {
@@ -279,7 +314,7 @@ def mask_vectors():
                 "nodes": nodes,
                 "seeds": [seed.hex() for _, seed in ends],
                 "receiver": receiver,
-                "exponent": exponent,
+                "exponents": exponents,
                 "group": group,
                 "view": view,
                 "terms": terms.hex(),
@@ -291,34 +326,42 @@ def mask_vectors():
     return cases
 
 
+def digest_of(members, size):
+    """A hash of the bitmap, padded to whole 64-bit words."""
+    bitmap = bitmap_of(members, size)
+    return hashlib.sha256(bitmap + bytes(-len(bitmap) % 8)).digest()
+
+
 def digest_vectors():
-    """What two nodes have in common: a hash of the bitmap, padded to whole 64-bit words."""
+    """What two nodes have in common."""
     cases = []
     for size in (1, 8, 64, 65, 300):
         sets = [
             {p for p, n in enumerate(numbers(f"{who} {size}", size)) if n % 2} for who in ("own", "theirs")
         ]
-        common = bitmap_of(sets[0] & sets[1], size)
-        padded = common + bytes(-len(common) % 8)
         bitmaps = [bitmap_of(members, size).hex() for members in sets]
-        cases.append({"size": size, "bitmaps": bitmaps, "digest": hashlib.sha256(padded).hexdigest()})
+        cases.append({"size": size, "bitmaps": bitmaps, "digest": digest_of(sets[0] & sets[1], size).hex()})
     return cases
 
 
+def facts_of(token, terms, known):
+    """What a share rests on: its sender's token, the receiver's terms, and by partner its token and a digest."""
+    told = token + terms + b"".join(known[j][0] + known[j][1] for j in sorted(known))
+    return hashlib.sha256(b"cesar facts" + told).digest()[:8]
+
+
 def facts_vectors():
-    """What a share rests on: its sender's seed, the receiver's terms, and by partner seed and digest."""
     cases = []
     for partners in ([], [3], [9, 2, 70000]):
-        seed = draw(f"facts seed {len(partners)}", 16)
-        known = {j: (draw(f"facts seed of {j}", 16), draw(f"facts digest {j}", 32)) for j in partners}
+        token = draw(f"facts token {len(partners)}", 48)
+        known = {j: (draw(f"facts token of {j}", 48), draw(f"facts digest {j}", 32)) for j in partners}
         terms = draw(f"facts terms {len(partners)}", 1 + len(partners))
-        told = seed + terms + b"".join(known[j][0] + known[j][1] for j in sorted(partners))
         cases.append(
             {
-                "seed": seed.hex(),
+                "token": token.hex(),
                 "terms": terms.hex(),
                 "partners": [[j, known[j][0].hex(), known[j][1].hex()] for j in partners],
-                "facts": hashlib.sha256(b"cesar facts" + told).digest()[:8].hex(),
+                "facts": facts_of(token, terms, known).hex(),
             }
         )
     return cases
@@ -364,6 +407,7 @@ def kdf_vectors():
         "extract": extracts,
         "expand": expands,
         "pair": pair_vectors(),
+        "ephemeral": ephemeral_vectors(),
         "mask": mask_vectors(),
         "digest": digest_vectors(),
         "facts": facts_vectors(),
@@ -421,7 +465,59 @@ def packing_vectors():
                 "words": [fixed_point(value, 32, exponent, contributors) for value in values],
             }
         )
-    return {"packing": cases, "nearest": nearest}
+    return {"packing": cases, "nearest": nearest, "tensors": tensor_vectors()}
+
+
+def exponent_of(values):
+    """The smallest e ≥ −90 with |v| ≤ 2^e for all of them."""
+    largest = max((abs(Fraction(value)) for value in values), default=Fraction(0))
+    return next(e for e in range(-90, 129) if largest <= Fraction(2) ** e)
+
+
+def split(values, sizes):
+    """A model as a row of tensors."""
+    ends = [sum(sizes[: k + 1]) for k in range(len(sizes))]
+    return [values[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+
+
+def words_of(values, sizes, bits, exponents, contributors):
+    """A model as integers, with a scale for each tensor."""
+    return [
+        fixed_point(value, bits, exponent, contributors)
+        for tensor, exponent in zip(split(values, sizes), exponents, strict=True)
+        for value in tensor
+    ]
+
+
+def tensor_vectors():
+    """Models of several tensors, some of them empty or zero; the scale may be larger than the model asks for."""
+    cases = []
+    for k, (scales, sizes, more) in enumerate(
+        (
+            ([1.0, 0.001], [3, 5], [0, 0]),
+            ([0.0, 7.0, 2.0**-100], [2, 64, 3], [0, 1, 100]),
+            ([1.0, 1.0, 3e38, 1.0], [0, 63, 70, 0], [5, 0, 0, 90]),
+        )
+    ):
+        units = [word / 2**31 - 1 for word in numbers(f"tensors {k}", sum(sizes))]
+        values = [
+            float32(unit * scale)
+            for scale, tensor in zip(scales, split(units, sizes), strict=True)
+            for unit in tensor
+        ]
+        own = [exponent_of(tensor) for tensor in split(values, sizes)]
+        exponents = [a + b for a, b in zip(own, more, strict=True)]
+        cases.append(
+            {
+                "sizes": sizes,
+                "values": [struct.pack("<f", value).hex() for value in values],
+                "own": own,
+                "exponents": exponents,
+                "contributors": 3 + k,
+                "words": words_of(values, sizes, 32, exponents, 3 + k),
+            }
+        )
+    return cases
 
 
 # ── index codes ─────────────────────────────────────────────────────────────────────────────────────────
@@ -746,7 +842,7 @@ def subsample_vectors():
 
 # ── frames ──────────────────────────────────────────────────────────────────────────────────────────────
 
-KINDS = {"announce": 1, "relay": 2, "share": 3, "plain_share": 4}
+KINDS = {"announce": 1, "relay": 2, "share": 3, "plain_share": 4, "group_terms": 5}
 
 
 def header_bytes(kind, round_, sender, session):
@@ -779,26 +875,55 @@ def in_frame(kind, body, fields):
 
 def announce_vectors():
     cases = []
-    for exponent, indices in ((0, b"\x01\x09"), (-90, b"\x06" + draw("announced", 16)), (128, b"")):
-        seed = draw(f"announce {exponent}", 16)
-        fields = {"seed": seed.hex(), "exponent": exponent, "indices": indices.hex()}
-        cases.append(in_frame("announce", seed + bytes([exponent + 127]) + indices, fields))
+    for exponents, indices in (
+        ([0], b"\x01\x09"),
+        ([-90, 4, 0], b"\x06" + draw("announced", 16)),
+        ([128], b""),
+    ):
+        token = draw(f"announce {exponents}", 48)
+        fields = {"token": token.hex(), "exponents": exponents, "indices": indices.hex()}
+        cases.append(in_frame("announce", token + exponent_bytes(exponents) + indices, fields))
     return cases
 
 
 def relay_frame_vectors():
     cases = []
     long_view = [*range(1, 9), 70000]
-    for view, group, sets in (
-        ([2, 4, 7], [2, 7], [b"\x01\x05"]),
-        (long_view, long_view, [b"", b"\x00", draw("relayed", 40)]),
-        ([1, 3], [], []),
+    for view, group, exponents, sets in (
+        ([2, 4, 7], [2, 7], [3], [b"\x01\x05"]),
+        (long_view, long_view, [3, -90], [b"", b"\x00", draw("relayed", 40)]),
+        ([1, 3], [], [128], []),
     ):
-        items = [(draw(f"relay item {k}", 16), indices) for k, indices in enumerate(sets)]
-        body = bytes([3 + 127]) + members_bytes(group, view)
-        body += b"".join(seed + u32(len(indices)) + indices for seed, indices in items)
-        shown = [{"seed": seed.hex(), "indices": indices.hex()} for seed, indices in items]
-        cases.append(in_frame("relay", body, {"exponent": 3, "view": view, "group": group, "items": shown}))
+        items = [(draw(f"relay item {k}", 48), indices) for k, indices in enumerate(sets)]
+        body = exponent_bytes(exponents) + members_bytes(group, view)
+        body += b"".join(token + u32(len(indices)) + indices for token, indices in items)
+        shown = [{"token": token.hex(), "indices": indices.hex()} for token, indices in items]
+        fields = {"exponents": exponents, "view": view, "group": group, "items": shown}
+        cases.append(in_frame("relay", body, fields))
+    return cases
+
+
+def group_terms_vectors():
+    cases = []
+    long_view = [*range(1, 9), 70000]
+    for view, present, partners, exponents, others in (
+        ([2, 4, 7, 9], [2, 4, 7, 9], [4], [3], b"\x01\x05"),
+        (long_view, [1, 3, 5, 70000], [3, 5, 70000], [0, -90], b""),
+        (long_view, [1, 3], [3, 5], [1], b"\x00"),
+        ([2, 4], [2], [4], [-1], b""),
+    ):
+        heard = [node for node in partners if node in present]
+        tokens = [draw(f"terms token {node}", 48) for node in heard]
+        body = exponent_bytes(exponents) + members_bytes(present, view) + b"".join(tokens) + others
+        fields = {
+            "exponents": exponents,
+            "view": view,
+            "present": present,
+            "partners": partners,
+            "tokens": [token.hex() for token in tokens],
+            "others": others.hex(),
+        }
+        cases.append(in_frame("group_terms", body, fields))
     return cases
 
 
@@ -842,6 +967,243 @@ def wire_vectors():
         "relay": relay_frame_vectors(),
         "share": share_vectors(),
         "plain_share": plain_share_vectors(),
+        "group_terms": group_terms_vectors(),
+    }
+
+
+# ── fixed groups ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def division(network, receiver, view, size, draw_):
+    """Shuffle the neighbours, then deal them out like cards to as many groups as there can be."""
+    text = u32(len(network)) + network + u32(receiver, size, draw_, len(view), *view)
+    stream = hashlib.shake_256(b"cesar groups" + text).digest(8 * len(view))
+    deck = list(view)
+    for last in range(len(view) - 1, 0, -1):
+        number = int.from_bytes(stream[8 * last : 8 * last + 8], "little")
+        chosen = math.floor(Fraction(number * (last + 1), 2**64))
+        deck[last], deck[chosen] = deck[chosen], deck[last]
+    count = len(view) // size
+    groups = [[] for _ in range(count)]
+    for k, node in enumerate(deck):
+        groups[k % count].append(node)
+    return [sorted(group) for group in groups]
+
+
+def division_vectors():
+    long_view = [*range(3, 20), 70000, 4294967295]
+    settings = [
+        (b"", 0, [1, 2], 2, 0),
+        (b"", 0, [1, 2, 3, 4, 5, 6], 3, 0),
+        (b"", 0, [1, 2, 3, 4, 5, 6], 3, 1),
+        (b"", 0, [1, 2, 3, 4, 5, 6], 2, 0),
+        (b"", 9, [1, 2, 3, 4, 5, 6], 3, 0),
+        (b"hospitals", 0, [1, 2, 3, 4, 5, 6], 3, 0),
+        (b"hospitals", 70000, [0, 4, 11, 12, 13], 2, 4294967295),
+        (draw("network", 32), 4294967295, long_view[:-1], 4, 7),
+        (draw("network", 32), 2, long_view, 2, 0),
+        (draw("network", 32), 2, long_view, 19, 0),
+    ]
+    return [
+        {
+            "network": network.hex(),
+            "receiver": receiver,
+            "view": view,
+            "group_size": size,
+            "draw": draw_,
+            "groups": division(network, receiver, view, size, draw_),
+        }
+        for network, receiver, view, size, draw_ in settings
+    ]
+
+
+def turns(session, round_, receiver, size, alpha, count):
+    """Number of a group → its positions: a row of groups for each word of 64 positions, of which the first are active."""
+    wanted = alpha * count  # in float64, as the rest that is left of it
+    whole, rate = math.floor(wanted), wanted - math.floor(wanted)
+    extra = set()
+    if rate > 0:
+        seed = expand(session, b"cesar turns" + u32(round_, receiver))[:16]
+        extra = set(subsample(seed, size, rate)[0])
+    found = [[] for _ in range(count)]
+    for p in range(size):
+        row = [(round_ + p // 64 + j) % count for j in range(count)]
+        for number in row[: whole + (p in extra)]:
+            found[number].append(p)
+    return found
+
+
+def turns_vectors():
+    cases = []
+    for alpha, count, size, round_, receiver in (
+        (0.3, 2, 200, 0, 0),
+        (0.3, 2, 200, 1, 0),
+        (0.3, 2, 200, 0, 1),
+        (0.5, 2, 130, 5, 70000),
+        (0.7, 3, 300, 4294967295, 4294967295),
+        (0.9, 4, 65, 3, 2),
+        (1.0, 3, 70, 3, 2),
+        (0.001, 5, 1000, 17, 8),
+        (0.29, 100, 640, 2, 1),
+        (0.3, 1, 100, 9, 9),
+    ):
+        session = draw(f"turns {alpha} {count}", 16)
+        found = turns(session, round_, receiver, size, alpha, count)
+        cases.append(
+            {
+                "session": session.hex(),
+                "round": round_,
+                "receiver": receiver,
+                "alpha": alpha,
+                "size": size,
+                "bitmaps": [bitmap_of(members, size).hex() for members in found],
+            }
+        )
+    return cases
+
+
+class GroupedRound:
+    """A whole round with fixed groups in a complete graph: every frame, and every new model.
+
+    Words have 32 bits, and sets that travel are bitmaps.
+    """
+
+    def __init__(self, name, nodes, group_size, tensors, alpha, kind):
+        self.size, self.tensors, self.alpha, self.kind = sum(tensors), tensors, alpha, kind
+        self.nodes, self.group_size, self.round = list(range(nodes)), group_size, 130
+        self.network, self.session = draw(f"{name} network", 9), draw(f"{name} session", 16)
+        self.static = [draw(f"{name} static {i}", 32) for i in self.nodes]
+        self.ephemeral = [draw(f"{name} ephemeral {i}", 32) for i in self.nodes]
+        self.seeds = [draw(f"{name} seed {i}", 16) for i in self.nodes]
+        self.tokens = [s + public_key(e) for s, e in zip(self.seeds, self.ephemeral, strict=True)]
+        self.models = [self.model(name, i) for i in self.nodes]
+        self.own = [[exponent_of(tensor) for tensor in split(model, tensors)] for model in self.models]
+        self.groups = [division(self.network, r, self.view(r), group_size, 0) for r in self.nodes]
+        self.chosen = [self.select(model) for model in self.models]
+
+    def model(self, name, i):
+        units = [word / 2**31 - 1 for word in numbers(f"{name} model {i}", self.size)]
+        scales = [2.0 ** (k - i % 3) for k in range(len(self.tensors))]
+        parts = zip(split(units, self.tensors), scales, strict=True)
+        return [float32(unit * scale) for tensor, scale in parts for unit in tensor]
+
+    def view(self, r):
+        return [node for node in self.nodes if node != r]
+
+    def select(self, model):
+        """The largest; of equal ones the first."""
+        count = max(1, round(self.alpha * self.size))
+        return set(sorted(range(self.size), key=lambda p: (-abs(model[p]), p))[:count])
+
+    def positions(self, r):
+        """Number of a group of r → where it sends."""
+        if self.kind == "topk":
+            return [sorted(set().union(*(self.chosen[i] for i in group))) for group in self.groups[r]]
+        if self.kind == "full":
+            return [list(range(self.size))] * len(self.groups[r])
+        return turns(self.session, self.round, r, self.size, self.alpha, len(self.groups[r]))
+
+    def scale(self, r):
+        """The largest exponent of each tensor among those who send to r."""
+        return [max(self.own[i][k] for i in self.view(r)) for k in range(len(self.tensors))]
+
+    def secret(self, i, j):
+        static = static_secret(self.static[i], public_key(self.static[j]), self.session)
+        return pair_secret(static, self.ephemeral[i], public_key(self.ephemeral[j]))
+
+    def header(self, kind, sender):
+        return header_bytes(kind, self.round, sender, self.session)
+
+    def announce(self, i):
+        chosen = b"\x01" + bitmap_of(self.chosen[i], self.size) if self.kind == "topk" else b""
+        return self.header("announce", i) + self.tokens[i] + exponent_bytes(self.own[i]) + chosen
+
+    def terms(self, r, j):
+        number, group = next((k, group) for k, group in enumerate(self.groups[r]) if j in group)
+        frame = self.header("group_terms", r) + exponent_bytes(self.scale(r))
+        frame += members_bytes(self.view(r), self.view(r))
+        frame += b"".join(self.tokens[i] for i in group if i != j)
+        if self.kind == "topk":
+            left = [p for p in range(self.size) if p not in self.chosen[j]]
+            ranks = [k for k, p in enumerate(left) if p in self.positions(r)[number]]
+            frame += b"\x00" if len(ranks) == len(left) else b"\x01" + bitmap_of(ranks, len(left))
+        return frame
+
+    def share(self, i, r):
+        """The frame, and its words."""
+        number, group = next((k, group) for k, group in enumerate(self.groups[r]) if i in group)
+        positions, partners = self.positions(r)[number], [j for j in group if j != i]
+        digest = digest_of(positions, self.size)
+        terms = exponent_bytes(self.scale(r)) + members_bytes(group, self.view(r))
+        whole = words_of(self.models[i], self.tensors, 32, self.scale(r), len(self.view(r)))
+        words, checks = [whole[p] for p in positions], b""
+        for j in partners:
+            ends = [(i, self.seeds[i]), (j, self.seeds[j])]
+            block = mask_block(self.secret(i, j), self.session, self.round, ends, r, terms, digest)
+            stream = keystream(block[:32], 4 * len(words))
+            masks = [int.from_bytes(stream[4 * k : 4 * k + 4], "little") for k in range(len(words))]
+            sign = 1 if i < j else -1
+            words = [(word + sign * mask) % 2**32 for word, mask in zip(words, masks, strict=True)]
+            checks += block[32:36]
+        facts = facts_of(self.tokens[i], terms, {j: (self.tokens[j], digest) for j in partners})
+        head = facts + members_bytes(partners, self.view(r)) + checks
+        return self.header("share", i) + head + packed(words, 32), words
+
+    def result(self, r):
+        """The mean of the own value and of all that came."""
+        totals, heard = [0] * self.size, [0] * self.size
+        for group, positions in zip(self.groups[r], self.positions(r), strict=True):
+            for words in (self.share(i, r)[1] for i in group):
+                for p, word in zip(positions, words, strict=True):
+                    totals[p] = (totals[p] + word) % 2**32
+                    heard[p] += 1
+        steps = [2.0 ** (e + headroom(len(self.view(r))) - 31) for e in self.scale(r)]
+        step = [s for s, size in zip(steps, self.tensors, strict=True) for _ in range(size)]
+        signed = [total - 2**32 * (total >= 2**31) for total in totals]
+        # Without any masks: the sum over the groups that are active.
+        clear = [
+            words_of(self.models[i], self.tensors, 32, self.scale(r), len(self.view(r))) for i in self.nodes
+        ]
+        for group, positions in zip(self.groups[r], self.positions(r), strict=True):
+            for p in positions:
+                signed[p] -= sum(clear[i][p] - 2**32 * (clear[i][p] >= 2**31) for i in group)
+        agreed(signed, [0] * self.size, "a sum with masks and one without")
+        return [
+            float32((self.models[r][p] + (total - 2**32 * (total >= 2**31)) * step[p]) / (1 + heard[p]))
+            for p, total in enumerate(totals)
+        ]
+
+    def vector(self):
+        return {
+            "kind": self.kind,
+            "alpha": self.alpha,
+            "group_size": self.group_size,
+            "tensors": self.tensors,
+            "network": self.network.hex(),
+            "session": self.session.hex(),
+            "round": self.round,
+            "privates": [private.hex() for private in self.static],
+            "ephemerals": [private.hex() for private in self.ephemeral],
+            "seeds": [seed.hex() for seed in self.seeds],
+            "models": [struct.pack(f"<{self.size}f", *model).hex() for model in self.models],
+            "groups": self.groups,
+            "announces": [self.announce(i).hex() for i in self.nodes],
+            "terms": [[r, j, self.terms(r, j).hex()] for r in self.nodes for j in self.view(r)],
+            "shares": [[i, r, self.share(i, r)[0].hex()] for r in self.nodes for i in self.view(r)],
+            "results": [struct.pack(f"<{self.size}f", *self.result(r)).hex() for r in self.nodes],
+        }
+
+
+def groups_vectors():
+    rounds = [
+        GroupedRound("union", 5, 2, [9, 0, 12], 0.25, "topk"),
+        GroupedRound("turns", 5, 2, [50, 90], 0.3, "random"),
+        GroupedRound("everything", 4, 3, [10], 1.0, "full"),
+    ]
+    return {
+        "division": division_vectors(),
+        "turns": turns_vectors(),
+        "rounds": [one.vector() for one in rounds],
     }
 
 
@@ -854,6 +1216,7 @@ FILES = {
     "codecs": codec_vectors,
     "subsample": subsample_vectors,
     "wire": wire_vectors,
+    "groups": groups_vectors,
 }
 
 

@@ -148,7 +148,7 @@ def _of_peers(folder: Path, question: Question) -> tuple[Subject, Exchange]:
 
 def _of_run(folder: Path, question: Question, wanted: str | None, round_: int) -> tuple[Subject, Exchange]:
     """A recorded run: graph and settings as recorded, selections drawn anew from the recorded seed."""
-    from cesar.experiment import run  # noqa: PLC0415  (torch takes seconds to import)
+    from cesar.experiment import journal, run  # noqa: PLC0415  (torch takes seconds to import)
 
     experiment = run.read(folder)
     masked = [m for m in experiment.method if m.name != "dpsgd"]
@@ -164,7 +164,7 @@ def _of_run(folder: Path, question: Question, wanted: str | None, round_: int) -
     graph_of = run.graph_of(experiment, seed)
     graph, first = graph_of(round_), graph_of(0)
     place = folder / section.folder / f"seed-{seed}"
-    size = run.parameters_of(place)
+    size = journal.parameters_of(place)
     degree = round(2 * first.number_of_edges() / len(first))
     method = _masked(section.build(degree, size=size, graph=first))
     assert method is not None

@@ -167,16 +167,16 @@ def digest_positions(words: BitWords) -> bytes:
     return hashlib.sha256(words.astype("<u8", copy=False).view(np.uint8).data).digest()
 
 
-def facts_of(seed: bytes, terms: bytes, partners: Mapping[NodeId, tuple[bytes, bytes]]) -> bytes:
-    """What a share rests on: its sender's seed, the receiver's terms, and what is known of each partner.
+def facts_of(token: bytes, terms: bytes, partners: Mapping[NodeId, tuple[bytes, bytes]]) -> bytes:
+    """What a share rests on: its sender's token, the receiver's terms, and what is known of each partner.
 
     The receiver computes the same from what it has said and from the announcements that it holds. If a
     node, or the receiver itself, restarted in mid-round, the two differ and the share is refused.
 
     Args:
-        partners: partner → (its seed, digest of the common positions).
+        partners: partner → (its token, digest of the common positions).
     """
-    parts = [seed, terms, *(part for _, known in sorted(partners.items()) for part in known)]
+    parts = [token, terms, *(part for _, known in sorted(partners.items()) for part in known)]
     return hashlib.sha256(b"cesar facts" + b"".join(parts)).digest()[:FACTS_BYTES]
 
 

@@ -28,7 +28,14 @@ from numpy.typing import NDArray
 
 from cesar import bits, ring
 from cesar.crypto.keys import SEED_BYTES, Attempt, Keyring, MaskKey, digest_positions, facts_of, mask_key
-from cesar.errors import DataError, EncodingError, LocalProtocolError, Reason, RemoteProtocolError
+from cesar.errors import (
+    DataError,
+    EncodingError,
+    LocalProtocolError,
+    PrivacyError,
+    Reason,
+    RemoteProtocolError,
+)
 from cesar.grouping import Group
 from cesar.indices import IndexSet, decode
 from cesar.methods import Cesar
@@ -138,10 +145,14 @@ class GroupedRound:
         table = self._method.groups
         if table is None:
             raise LocalProtocolError("groups follow from the graph: use method.for_graph(graph)")
-        found = table[receiver]
+        found = table.get(receiver, ())
         view = self._hood.view if receiver == self._me else self._hood.views[receiver]
         if sorted(node for group in found for node in group) != list(view):
             raise LocalProtocolError(f"the groups of node {receiver} are those of another graph")
+        if any(len(group) <= self._method.masks for group in found):
+            raise PrivacyError(
+                f"a group of node {receiver} has fewer than {self._method.group_size} members; nothing was sent"
+            )
         return found
 
     def _missing_shares(self) -> set[NodeId]:
