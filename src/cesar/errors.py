@@ -5,7 +5,6 @@
     ├── DataError               a vector or a file cannot be used as it is         (also a ValueError)
     ├── EncodingError           bytes that are not what they claim to be           (also a ValueError)
     ├── PrivacyError            going on would leak: always fail closed
-    ├── Refusal                 a conversation with a neighbour ends, and it is told why
     └── ProtocolError
         ├── LocalProtocolError  our own caller used the engine wrongly
         └── RemoteProtocolError a peer sent something that cannot be accepted
@@ -38,10 +37,6 @@ class EncodingError(CesarError, ValueError):
 
 class PrivacyError(CesarError):
     """Going on would reveal something; the operation was refused as a whole."""
-
-
-class Refusal(CesarError):  # noqa: N818  (it is how a conversation ends, not a fault of ours)
-    """This conversation with a neighbour ends, and the other side is told why."""
 
 
 class ProtocolError(CesarError):

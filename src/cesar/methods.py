@@ -12,6 +12,7 @@ from cesar.grouping import Draws, Groups, check_group_collusion, check_group_siz
 from cesar.indices import Code
 from cesar.ring import RING_BITS
 from cesar.sparsify import AnySparsifier, CoordinatedSubsampling, FullSharing, RandomSubsampling
+from cesar.theory import required_alpha
 from cesar.topology import check_degrees, check_strict, strict_requirement
 
 Coordination = Literal["relay", "direct"]
@@ -275,3 +276,21 @@ class DPSGD:
 
 
 Method = Cesar | SecureAggregation | DPSGD
+
+
+def settling(method: Method, share: float, degree: int) -> Method:
+    """How to average at the end, without training: by the same rules, but with random subsampling of that share.
+
+    Ranking by change makes no sense where nothing is trained, and random positions mix most for their bytes. Methods
+    that share everything go on to.
+
+    Args:
+        degree: δ, from which α follows where groups are not fixed.
+    """
+    if isinstance(method, SecureAggregation) or method.sparsifier is None or method.sparsifier.alpha == 1.0:
+        return method
+    if isinstance(method.sparsifier, CoordinatedSubsampling):
+        return replace(method, sparsifier=CoordinatedSubsampling(share))
+    if isinstance(method, DPSGD) or method.group_size is not None:
+        return replace(method, sparsifier=RandomSubsampling(share))
+    return replace(method, sparsifier=RandomSubsampling(required_alpha(share, degree, method.masks)))

@@ -13,7 +13,6 @@ import numpy as np
 
 from cesar import ring
 from cesar.crypto.keys import Attempt, Keyring
-from cesar.errors import DataError
 from cesar.indices import IndexSet
 from cesar.methods import DPSGD, Cesar, Method, SecureAggregation
 from cesar.protocol import Contribution, Deadlines, Engine, Event, Outbound
@@ -102,28 +101,16 @@ class Node:
         )
         self.ledger = Ledger()
         self.selected: IndexSet | None = None
-        self._size = size
         self._vector = np.empty(0, dtype=np.float32)
         self._unsent = np.empty(0, dtype=np.uint64)  # selected, and not yet in a share that left
-        self.memory: Vector | None = None
+        self.memory: Vector | None = (
+            None  # what was last sent; a driver may set it to go on with what it saved
+        )
 
     @property
     def remembers(self) -> bool:
         """Whether the method ranks by what was last sent; `memory` then has it, once a round has begun."""
         return getattr(sparsifier_of(self._method), "memory", False) is True
-
-    def restore(self, memory: Vector) -> None:
-        """Go on with what an earlier node of this model has sent.
-
-        Raises:
-            DataError: it belongs to another model.
-        """
-        if memory.shape != (self._size,) or not np.isfinite(memory).all():
-            raise DataError(
-                f"the memory of what was sent does not fit a model of {self._size} parameters; "
-                "it belongs to another model, or the file is damaged"
-            )
-        self.memory = memory.astype(np.float32)
 
     def use_method(self, method: Method) -> None:
         """Average in this way from the next round on."""

@@ -12,9 +12,12 @@ import json
 import math
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import networkx as nx
+
+from cesar import files
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 Spec = dict[str, Any]
 
 MOST_EDGES = 6000
+PALETTE = 8  # told apart with every kind of colour blindness, and 3 : 1 against the page, light and dark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,12 +68,15 @@ def render(template: str, **values: object) -> str:
     return _templates().get_template(template).render(values)
 
 
-def render_page(template: str, *, title: str, version: str, **values: object) -> str:
-    """A page around plots; its template extends page.html."""
+def write_page(out: Path, template: str, *, title: str, version: str, **values: object) -> Path:
+    """Write a page around plots, whose template extends page.html; where it lies."""
     from plotly.offline import get_plotlyjs, get_plotlyjs_version  # type: ignore[import-untyped]  # noqa: PLC0415
 
     plotly = {"plotly": get_plotlyjs(), "plotly_version": get_plotlyjs_version()}
-    return render(template, title=title, version=version, **plotly, **values)
+    text = render(template, title=title, version=version, **plotly, **values)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    files.write(out, text)
+    return out
 
 
 def json_number(value: float) -> float | None:

@@ -9,6 +9,7 @@ import difflib
 import re
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
@@ -16,10 +17,11 @@ import networkx as nx
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from cesar.errors import ConfigError
-from cesar.methods import DPSGD, Cesar, Coordination, Dropout, Method, SecureAggregation
-from cesar.sparsify import AnySparsifier, CoordinatedSubsampling, RandomSubsampling, TopK
-from cesar.theory import expected_share, required_alpha
-from cesar.topology import check_strict, strict_requirement
+from cesar.grouping import LARGEST_SIZE, Draws, group_sizes
+from cesar.indices import Code
+from cesar.methods import DPSGD, Cesar, Coordination, Dropout, Method, SecureAggregation, Weights
+from cesar.sparsify import AnySparsifier, SparsifierName
+from cesar.theory import expected_share, expected_union, required_alpha, required_union_alpha
 
 AnySection = TypeVar("AnySection", bound="Section")
 
@@ -38,11 +40,15 @@ class MethodSection(Section):
 
     name: Literal["cesar", "secagg", "dpsgd"]
     label: str = ""
-    sparsifier: Literal["random", "topk", "coordinated"] | None = None
+    sparsifier: SparsifierName | None = None
     share: Annotated[float, Field(gt=0, le=1)] | None = None
     alpha: Annotated[float, Field(gt=0, le=1)] | None = None
     masks: Annotated[int, Field(ge=1)] | None = None
     collusion: Annotated[int, Field(ge=1)] | None = None
+    group_size: Annotated[int, Field(ge=2, le=LARGEST_SIZE)] | None = None
+    regroup_after: Annotated[int, Field(ge=1)] | None = None
+    weights: Weights | None = None
+    memory: bool = False
     ring_bits: Literal[16, 20, 24, 32] = 32
     coordination: Coordination = "relay"
     dropout: Dropout | None = None
@@ -53,18 +59,52 @@ class MethodSection(Section):
     @model_validator(mode="after")
     def _fits(self) -> MethodSection:
         if self.name == "cesar" and self.sparsifier is None:
-            raise ValueError('cesar needs a sparsifier: "random", "topk" or "coordinated"')
+            raise ValueError(f"cesar needs a sparsifier: {', '.join(SparsifierName)}")
         if self.name == "secagg" and self.sparsifier is not None:
             raise ValueError('secagg shares everything; drop the sparsifier or use name = "cesar"')
-        if self.collusion is not None and (self.name != "cesar" or self.paper):
-            raise ValueError('collusion derives the masks of name = "cesar" without paper = true')
         if self.share is not None and self.alpha is not None:
             raise ValueError("give share or alpha, not both: each follows from the other")
         if self.name == "cesar" and self.share is None and self.alpha is None:
             raise ValueError("cesar needs share (the fraction to send) or alpha (the fraction to select)")
+        if self.memory and self.sparsifier != "topk":
+            raise ValueError('memory is for sparsifier = "topk": the others do not rank')
         if (self.noise or self.gossip_steps > 1) and (self.name != "dpsgd" or self.sparsifier is not None):
             raise ValueError("noise and gossip_steps go with dpsgd that shares everything")
+        fields = type(self).model_fields
+        ignored = [key for key in self._ignored() if getattr(self, key) != fields[key].default]
+        if ignored:
+            what = " with paper = true" if self.paper else ""
+            raise ValueError(
+                f'{" and ".join(ignored)} would change nothing with name = "{self.name}"{what}; leave out'
+            )
+        if self.group_size is not None and self.masks is not None:
+            raise ValueError("group_size decides how many masks a value carries (one less); leave masks out")
+        if self.group_size is not None and self.sparsifier == "coordinated":
+            raise ValueError('groups coordinate their members already; use sparsifier = "random"')
+        if self.regroup_after is not None and self.group_size is None:
+            raise ValueError("regroup_after is about groups; set group_size, too")
+        if self.group_size is not None and self.coordination == "direct":
+            raise ValueError("groups need no coordination between neighbours; leave coordination out")
         return self
+
+    def _ignored(self) -> Iterator[str]:
+        """Settings that this kind of method does not look at."""
+        if self.name == "dpsgd":
+            yield from (
+                "masks",
+                "collusion",
+                "group_size",
+                "regroup_after",
+                "ring_bits",
+                "coordination",
+                "dropout",
+            )
+        if self.name == "secagg":
+            yield from ("masks", "share", "alpha", "coordination", "paper")
+        if self.name == "secagg" and self.group_size is None:
+            yield "collusion"
+        if self.paper:
+            yield from ("collusion", "group_size", "regroup_after", "ring_bits", "coordination")
 
     @property
     def title(self) -> str:
@@ -80,8 +120,14 @@ class MethodSection(Section):
             parts.append(f"{self.gossip_steps}steps")
         if (self.masks or 1) > 1:
             parts.append(f"s{self.masks}")
+        if self.group_size is not None:
+            parts.append(f"groups{self.group_size}")
         if self.collusion is not None:
             parts.append(f"k{self.collusion}")
+        if self.memory:
+            parts.append("memory")
+        if self.weights is not None:
+            parts.append(self.weights)
         if self.ring_bits != 32:
             parts.append(f"{self.ring_bits}bit")
         amount = self.share or self.alpha
@@ -114,48 +160,87 @@ class MethodSection(Section):
             ConfigError, PrivacyError: nothing could be shared.
         """
         if self.name == "secagg":
-            return SecureAggregation(ring_bits=self.ring_bits, dropout=self.dropout or "parameter")
+            return SecureAggregation(
+                group_size=self.group_size,
+                collusion=self.collusion,
+                regroup_after=self.regroup_after,
+                weights=self.weights or "arrived",
+                ring_bits=self.ring_bits,
+                dropout=self.dropout or "parameter",
+            )
         if self.name == "dpsgd":
             amount = self.share or self.alpha or measured_share
             sparsifier = None
             if self.sparsifier is not None and amount is not None:
                 self._check_share(amount, amount, size)
                 sparsifier = self._sparsifier(amount)
-            if self.paper:
-                return DPSGD.paper(sparsifier=sparsifier)
-            return DPSGD(sparsifier=sparsifier, noise=self.noise, gossip_steps=self.gossip_steps)
-        return self._cesar(degree, size, self.masks_on(graph))
+            return DPSGD(
+                sparsifier=sparsifier,
+                index_code=Code.ELIAS_GAMMA if self.paper else None,
+                weights=self.weights or "neighbours",
+                noise=self.noise,
+                gossip_steps=self.gossip_steps,
+            )
+        return self._cesar(degree, size, graph)
 
-    def masks_on(self, graph: nx.Graph | None) -> int:
-        """The s of a graph: as given, or as `collusion` demands there.
+    def settled(self, graph: nx.Graph, *, network: bytes = b"", draws: Draws | None = None) -> Method:
+        """The method on this graph, with s or groups; the least degree decides α.
 
         Raises:
-            PrivacyError: it does not stop the colluders, or leaves a receiver nothing.
+            ConfigError, PrivacyError: nothing could be shared, or not safely.
         """
-        if self.collusion is None:
-            return self.masks or 1
-        if graph is None:
-            raise ConfigError("with collusion, s follows from the graph, and none was given")
-        s = self.masks or strict_requirement(graph, self.collusion)
-        check_strict(graph, self.collusion, s)
-        return s
+        # First without α, which only makes sense where every receiver has neighbours enough.
+        draft = self._with_alpha(1.0) if self.name == "cesar" else self.build(2)
+        draft.for_graph(graph, network=network, draws=draws)
+        built = self.build(min(degree for _, degree in graph.degree), graph=graph)
+        return built.for_graph(graph, network=network, draws=draws)
 
-    def _cesar(self, degree: int, size: int, masks: int) -> Cesar:
-        coordinated = self.sparsifier == "coordinated"
+    def _cesar(self, degree: int, size: int, graph: nx.Graph | None) -> Cesar:
+        draft = self._with_alpha(1.0)
+        masks = None
+        if self.group_size is None:
+            if self.collusion is not None and graph is None:
+                raise ConfigError("with collusion, s follows from the graph, and none was given")
+            masks = draft.masks if self.collusion is None or graph is None else draft.for_graph(graph).masks
         alpha = self.alpha
         if alpha is None:
             assert self.share is not None
-            alpha = self.share if coordinated else required_alpha(self.share, degree, masks)
-        self._check_share(alpha, alpha if coordinated else expected_share(alpha, degree, masks), size)
+            alpha = self._alpha_for(self.share, degree, masks)
+        self._check_share(alpha, self._share_of(alpha, degree, masks), size)
+        return self._with_alpha(alpha)
+
+    def _alpha_for(self, share: float, degree: int, masks: int | None) -> float:
+        if self.sparsifier == "coordinated" or (masks is None and self.sparsifier == "random"):
+            return share
+        if masks is None:
+            return required_union_alpha(share, self._sizes(degree))
+        return required_alpha(share, degree, masks)
+
+    def _share_of(self, alpha: float, degree: int, masks: int | None) -> float:
+        if self.sparsifier == "coordinated" or (masks is None and self.sparsifier == "random"):
+            return alpha
+        if masks is None:
+            return expected_union(alpha, self._sizes(degree))
+        return expected_share(alpha, degree, masks)
+
+    def _sizes(self, degree: int) -> tuple[int, ...]:
+        assert self.group_size is not None
+        return group_sizes(max(degree, self.group_size), self.group_size)
+
+    def _with_alpha(self, alpha: float) -> Cesar:
         sparsifier = self._sparsifier(alpha)
         if self.paper:
-            return Cesar.paper(
-                sparsifier=sparsifier, masking_requirement=masks, dropout=self.dropout or "abort"
+            made = Cesar.paper(
+                sparsifier=sparsifier, masking_requirement=self.masks or 1, dropout=self.dropout or "abort"
             )
+            return replace(made, weights=self.weights or "arrived")
         return Cesar(
             sparsifier=sparsifier,
-            masking_requirement=masks if self.collusion is None else self.masks,
+            masking_requirement=self.masks,
             collusion=self.collusion,
+            group_size=self.group_size,
+            regroup_after=self.regroup_after,
+            weights=self.weights or "arrived",
             ring_bits=self.ring_bits,
             coordination=self.coordination,
             dropout=self.dropout or "parameter",
@@ -169,13 +254,8 @@ class MethodSection(Section):
             )
 
     def _sparsifier(self, alpha: float) -> AnySparsifier:
-        match self.sparsifier:
-            case "random":
-                return RandomSubsampling(alpha)
-            case "topk":
-                return TopK(alpha)
-            case _:
-                return CoordinatedSubsampling(alpha)
+        assert self.sparsifier is not None
+        return self.sparsifier.make(alpha, memory=self.memory)
 
 
 def read_toml(path: Path, what: str) -> dict[str, Any]:

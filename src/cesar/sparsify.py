@@ -155,11 +155,11 @@ class SparsifierName(StrEnum):
     RANDOM = "random"
     COORDINATED = "coordinated"
 
-    def make(self, alpha: float) -> AnySparsifier:
-        """The sparsifier of that name."""
+    def make(self, alpha: float, *, memory: bool = False) -> AnySparsifier:
+        """The sparsifier of that name; memory is for those that rank."""
         match self:
             case SparsifierName.TOPK:
-                return TopK(alpha)
+                return TopK(alpha, memory)
             case SparsifierName.RANDOM:
                 return RandomSubsampling(alpha)
             case SparsifierName.COORDINATED:

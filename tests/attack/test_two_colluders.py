@@ -9,11 +9,11 @@ import pytest
 import cesar
 from cesar.audit import audit, groups
 from cesar.audit.transcript import Recorder, attack, exchange_of
-from cesar.crypto.keys import SESSION_BYTES, Attempt, KeyPair, Keyring
+from cesar.crypto.keys import Attempt
 from cesar.errors import PrivacyError
 from cesar.grouping import coalitions, exposed
-from cesar.seeds import SeedTree
-from cesar.sim.network import Network
+from cesar.sim.secrets import Secrets
+from cesar.sim.wires import Wires
 from cesar.topology import neighbourhoods, strict_requirement
 from support import oracle
 from support.harness import SESSIONS, Case, FakeKeys
@@ -35,7 +35,7 @@ def collude(graph, method, coalition, vectors, seed=7):
     method = method.for_graph(graph)
     recorder = Recorder(graph, method, coalition)
     cesar.Ensemble(graph, method, SIZE, seed=seed).round(vectors, watch=recorder.see)
-    return attack(recorder.transcripts, keyrings(graph, coalition, seed), graph, method, SIZE)
+    return attack(recorder.transcripts, keyrings(coalition, seed), graph, method, SIZE)
 
 
 @pytest.mark.parametrize("paper", [False, True], ids=["ours", "paper"])
@@ -105,7 +105,7 @@ def test_losses_and_disagreement():
             recorder = Recorder(graph, method, coalition)
             case = Case(graph=graph, method=method, vectors=vectors, lost=lost, seed=seed)
             nodes = case.nodes()
-            Network(nodes, arrives=lambda i, j, f: case.arrives(i, j, f) and not recorder.see(i, j, f)).run()
+            Wires(nodes, arrives=lambda i, j, f: case.arrives(i, j, f) and not recorder.see(i, j, f)).run()
             read = attack(
                 recorder.transcripts, {i: FakeKeys(case.session, i) for i in coalition}, graph, method, SIZE
             )
@@ -140,9 +140,7 @@ def test_a_sum_that_falls_into_parts():
     case = Case(graph=graph, method=method, vectors=models(6), lost=lost, round_=round_)
     for coalition, victims in (((r,), set()), ((r, i), {j, q})):
         recorder = Recorder(graph, method, coalition)
-        Network(
-            case.nodes(), arrives=lambda a, b, f: case.arrives(a, b, f) and not recorder.see(a, b, f)
-        ).run()
+        Wires(case.nodes(), arrives=lambda a, b, f: case.arrives(a, b, f) and not recorder.see(a, b, f)).run()
         exchange = exchange_of(recorder.transcripts, graph, method, SIZE)
         groups = {frozenset({i, j}) - set(coalition), frozenset({k, l})}
         assert {members for receiver, members in exchange.sums(coalition, 0) if receiver == r} == groups
@@ -157,26 +155,19 @@ def test_a_sum_that_falls_into_parts():
 # ── fixed groups ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def keyrings(graph, coalition, seed=7):
+def keyrings(coalition, seed=7):
     """The colluders' own keys, as the simulator makes them."""
-    seeds = SeedTree(seed)
-    session = seeds.bytes(SESSION_BYTES, "session")
-    own = {i: KeyPair.generate(seeds.entropy("keys", i)) for i in coalition}
-    public = {i: KeyPair.generate(seeds.entropy("keys", i)).public for i in graph}
-    rings = {}
-    for i in coalition:
-        rings[i] = Keyring(
-            lambda peer, i=i: own[i].agree(public[peer], session),
-            lambda epoch, i=i: seeds.entropy("ephemeral", epoch, i)(32),
-        )
-        rings[i].public(0)
+    secrets = Secrets(seed)
+    rings = {i: secrets.ring(i) for i in coalition}
+    for ring in rings.values():
+        ring.public(0)
     return rings
 
 
 def grouped_sums(graph, method, coalition, vectors, crashes=None):
     recorder = Recorder(graph, method, coalition)
     cesar.Ensemble(graph, method, SIZE, seed=7).round(vectors, watch=recorder.see, crashes=crashes)
-    return list(groups.sums(recorder.transcripts, keyrings(graph, coalition), method, SIZE))
+    return list(groups.sums(recorder.transcripts, keyrings(coalition), method, SIZE))
 
 
 GROUPED = [cesar.RandomSubsampling(0.5), cesar.TopK(0.4), cesar.FullSharing()]

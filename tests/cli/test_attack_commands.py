@@ -4,12 +4,11 @@ import json
 import math
 
 import pytest
-from typer.testing import CliRunner
 
 from cesar.attack.document import BEGIN, END
-from cesar.cli import app
 from cesar.errors import ConfigError, DataError
 from cesar.experiment import config, run
+from support.commands import call
 
 TABLES = {
     "rounds": 12,
@@ -34,12 +33,7 @@ def recorded(tmp_path_factory):
 
 
 def attack(*arguments):
-    """What the command prints; errors of ours come through as they are."""
-    done = CliRunner().invoke(app, ["attack", *map(str, arguments)])
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    assert done.exit_code == 0, done.output
-    return done.stdout
+    return call("attack", *arguments)
 
 
 def test_membership(recorded):

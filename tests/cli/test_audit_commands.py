@@ -1,33 +1,18 @@
 """The commands, their errors, recorded runs and rosters, and the page as a browser shows it."""
 
-import json
-
 import networkx as nx
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import cesar
 from cesar.audit import Exchange, audit, report
 from cesar.audit.sources import Subject
-from cesar.cli import app
 from cesar.errors import CesarError
-from cesar.experiment import config, recording, run
+from cesar.experiment import config, journal, recording, run
 from support.browser import browse, screen
+from support.commands import call, read
 
 SMALL = ("--topology", "regular:6", "--nodes", "24", "--patterns", "200", "--alpha", "0.45")
-
-
-def call(*arguments):
-    done = CliRunner().invoke(app, list(map(str, arguments)))
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    assert done.exit_code == 0, done.output
-    return done.stdout
-
-
-def read(*arguments):
-    return json.loads(call(*arguments, "--json"))
 
 
 def test_audit_of_a_drawn_graph():
@@ -69,38 +54,6 @@ def test_a_planned_graph_passes_the_audit(tmp_path):
     assert "spectral gap" in call("plan", "topology", "--nodes", 20, "--degree", 4)
 
 
-def test_collusion_risk(tmp_path):
-    page = tmp_path / "risk.html"
-    found = read(
-        "plan",
-        "collusion",
-        "--nodes",
-        30,
-        "--degree",
-        8,
-        "--adversaries",
-        3,
-        "--adversaries",
-        5,
-        "--graphs",
-        320,
-        "--seed",
-        1,
-        "--out",
-        page,
-    )
-    assert {row["adversaries"] for row in found["risks"]} == {3, 5}
-    row = next(row for row in found["risks"] if (row["adversaries"], row["masks"]) == (5, 2))
-    low, high = row["paper"]["interval"]
-    assert low <= row["paper"]["value"] <= high
-    assert row["paper"]["value"] <= row["at_least"]["value"] <= row["at_most"]["value"]
-    assert "95 % interval" in call(
-        "plan", "collusion", "--nodes", 20, "--degree", 6, "--adversaries", 3, "--graphs", 16
-    )
-    dom = browse(page, tmp_path)
-    assert dom.count('data-state="drawn"') == 2
-
-
 @pytest.mark.parametrize(
     "arguments, message",
     [
@@ -112,12 +65,6 @@ def test_collusion_risk(tmp_path):
         (("audit", "--topology", "moebius"), "'moebius' is not a topology"),
         (("audit", "--alpha", 1.5), "alpha is 1.5"),
         (("audit", "nowhere"), "neither experiment.json"),
-        (
-            ("plan", "topology", "--nodes", 12, "--degree", 7),
-            "there is no 7-regular graph of 12 nodes on which",
-        ),
-        (("plan", "topology", "--nodes", 7, "--degree", 3), "must be even"),
-        (("plan", "collusion", "--adversaries", 100), "between 1 and 99"),
     ],
 )
 def test_errors(arguments, message):
@@ -166,7 +113,7 @@ def test_a_recorded_run_is_audited_with_the_sets_that_it_had(recorded):
     experiment = run.read(recorded)
     graph = run.graph_of(experiment, 5)(1)
     method = cesar.Cesar(sparsifier=cesar.RandomSubsampling(0.5), masking_requirement=2)
-    size = run.parameters_of(recorded / experiment.method[0].folder / "seed-5")
+    size = journal.parameters_of(recorded / experiment.method[0].folder / "seed-5")
     ensemble = cesar.Ensemble(graph, method, size, seed=5, first_round=1)
     selected = ensemble.round(np.ones((12, size), dtype=np.float32)).selected
     expected = audit(Exchange.complete(graph, selected, 2), 2)

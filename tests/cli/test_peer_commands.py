@@ -7,27 +7,21 @@ import shutil
 import signal
 import socket
 import ssl
-import subprocess
-import sys
-import time
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import networkx as nx
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from cesar.cli import app
-from cesar.errors import CesarError, ConfigError
+from cesar.errors import ConfigError
 from cesar.peer import state, troubles
 from cesar.peer.check import Check
-from cesar.peer.local import LocalNetwork
 from cesar.peer.peer import Peer
+from support.commands import PATIENCE, call, refused, started
 from support.lan import free_ports
 from support.localnet import make
 
-PATIENCE = 300
 TRAINER = """
 import numpy as np
 
@@ -41,45 +35,8 @@ not_a_function = 3
 """
 
 
-@contextmanager
-def started(*arguments, cwd):
-    """A `cesar` process; killed at the end if it still runs."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "cesar", *map(str, arguments)],
-        cwd=cwd,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
-
-
-def refused(*arguments):
-    """The error with which a command ends."""
-    result = CliRunner().invoke(app, list(map(str, arguments)))
-    assert isinstance(result.exception, CesarError), result.output
-    return str(result.exception)
-
-
-def done(*arguments):
-    result = CliRunner().invoke(app, list(map(str, arguments)))
-    assert result.exit_code == 0, result.output
-
-
 def events(text):
     return [json.loads(line) for line in text.splitlines()]
-
-
-def wait_until(what, seconds=PATIENCE):
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -209,40 +166,6 @@ def test_check_prints_marks_and_fails_if_anything_is_wrong(tmp_path):
     assert "✗ node 1  not reachable" in out
 
 
-def test_up_trains_all_peers_as_the_simulator_does(tmp_path):
-    net, _ = make(tmp_path / "net")
-    with started("network", "up", net, "--rounds", 8, "--json", cwd=tmp_path) as process:
-        out, log = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0, log
-    outcome = json.loads(out)
-    assert [peer["node"] for peer in outcome["peers"]] == [0, 1, 2, 3]
-    assert all(peer["rounds"] == 8 and peer["dropouts"] == 0 for peer in outcome["peers"])
-    assert abs(outcome["difference"]) < 0.1
-    assert outcome["killed"] == []
-    LocalNetwork(net)  # all ports are free again
-
-
-def test_up_says_what_stands_in_the_way(tmp_path):
-    net, base = make(tmp_path / "net")
-    assert "holds no network" in refused("network", "up", tmp_path)
-    assert "tried out with digits" in refused("network", "up", net, "--dataset", "cifar10")
-    with socket.create_server(("127.0.0.1", base + 101)):
-        assert f"peer.status of node 1: 127.0.0.1:{base + 101}" in refused("network", "up", net)
-    (net / "peer-2" / "key.pem").unlink()
-    assert "node 2 made its own" in refused("network", "up", net)
-
-
-def test_up_shows_why_a_peer_died_and_ends_the_others(tmp_path):
-    net, _ = make(tmp_path / "net", nx.complete_graph(3))
-    (net / "peer-1" / "key.pem").chmod(0o644)
-    with started("network", "up", net, cwd=tmp_path) as process:
-        _, log = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 2
-    assert "node 1 ended with code 2" in log
-    assert "chmod 600" in log
-    LocalNetwork(net)
-
-
 def test_arguments_of_the_digits_trainer_are_checked():
     from cesar.experiment.peers import Recipe  # noqa: PLC0415
 
@@ -260,9 +183,9 @@ def test_sites_that_keep_their_keys_pass_the_check(tmp_path, monkeypatch):
     base = free_ports(3)
     for i in range(3):
         address = [] if i == 2 else ["--address", f"127.0.0.1:{base + i}"]
-        done("peer", "request", "--network", "trial", "--id", i, "--out", f"peer-{i}", *address)
+        call("peer", "request", "--network", "trial", "--id", i, "--out", f"peer-{i}", *address)
     requests = [word for i in range(3) for word in ("--request", f"peer-{i}/request.json")]
-    done("network", "init", "--out", "net", "--name", "trial", "--topology", "complete", *requests)
+    call("network", "init", "--out", "net", "--name", "trial", "--topology", "complete", *requests)
     for i in range(3):
         shutil.copytree(f"net/signed/peer-{i}", f"peer-{i}", dirs_exist_ok=True)
 
@@ -296,81 +219,3 @@ def test_a_peer_resumes_from_its_checkpoint(tmp_path):
         assert peer.restore(other)
         assert [peer.due() for _ in range(5)] == [False] * 4 + [True]
     assert torch.equal(model.weight, other.weight)
-
-
-@pytest.mark.slow
-def test_ctrl_c_ends_all_peers(tmp_path):
-    net, _ = make(tmp_path / "net", nx.complete_graph(3))
-    with started("network", "up", net, "--rounds", 1000000, cwd=tmp_path) as process:
-        wait_until(lambda: all("round 5:" in _log(net, i) for i in range(3)))
-        process.send_signal(signal.SIGINT)
-        _, log = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 130
-    assert "all peers have ended" in log
-    LocalNetwork(net)
-
-
-@pytest.mark.slow
-def test_a_killed_peer_costs_the_others_nothing_but_its_share(tmp_path):
-    net, _ = make(tmp_path / "net")
-    with started("network", "up", net, "--rounds", 120, "--json", cwd=tmp_path) as process:
-        wait_until(lambda: "round 5:" in _log(net, 2))
-        os.kill(_child(process.pid, "peer-2"), signal.SIGKILL)
-        out, log = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0, log
-    outcome = json.loads(out)
-    assert outcome["killed"] == [2]
-    assert [peer["node"] for peer in outcome["peers"]] == [0, 1, 3]
-    assert all(peer["rounds"] == 120 and 0 < peer["dropouts"] < 120 for peer in outcome["peers"])
-    assert outcome["accuracy"] > 0.9
-
-
-def _child(parent: int, folder: str) -> int:
-    """The process that this one started for a peer."""
-    for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
-        if folder in Path(f"/proc/{pid}/cmdline").read_text():
-            return int(pid)
-    raise AssertionError(folder)
-
-
-@pytest.mark.slow
-def test_eight_peers_reach_what_the_simulator_reaches(tmp_path):
-    net, _ = make(tmp_path / "net", nx.random_regular_graph(3, 8, seed=1))
-    with started("network", "up", net, "--json", cwd=tmp_path) as process:
-        out, log = process.communicate(timeout=600)
-    assert process.returncode == 0, log
-    outcome = json.loads(out)
-    assert abs(outcome["difference"]) <= 0.01
-    assert outcome["accuracy"] > 0.9
-    assert sum(peer["dropouts"] for peer in outcome["peers"]) == 0
-
-
-def _log(net: Path, node: int) -> str:
-    path = net / f"peer-{node}" / "run.log"
-    return path.read_text() if path.exists() else ""
-
-
-def test_a_network_folder_without_authority_cannot_run(tmp_path):
-    with pytest.raises(ConfigError, match="network init"):
-        LocalNetwork(tmp_path)
-
-
-def test_the_benchmark_says_what_a_round_costs():
-    command = [
-        sys.executable,
-        "-m",
-        "cesar",
-        "bench",
-        "peers",
-        "--params",
-        "50000",
-        "--rounds",
-        "2",
-        "--json",
-    ]
-    figures = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    assert figures["shared"] == pytest.approx(0.3, abs=0.02)
-    assert figures["bytes_per_peer"] == pytest.approx(3 * 4 * 0.3 * 50_000, rel=0.05)
-    assert 0 < figures["transport_overhead"] < 0.5, "TLS and HTTP add something, and nothing is overlooked"
-    assert figures["ratio"] > 1, "nobody is faster than the floor"
-    assert figures["ratio"] == pytest.approx(figures["round_seconds"] / figures["floor_seconds"])

@@ -35,13 +35,13 @@ from cesar.crypto.keystream import Keystream
 from cesar.crypto.subsample import expand_seed
 from cesar.errors import EncodingError
 from cesar.grouping import divide
-from cesar.indices import Code, IndexSet, codecs, decode, encode
+from cesar.indices import Code, IndexSet, decode, encode, patterns
 from cesar.methods import Cesar
 from cesar.node import Node
 from cesar.protocol import Deadlines
 from cesar.protocol.masked import Group
 from cesar.protocol.sender import Partner
-from cesar.sim.network import Network
+from cesar.sim.wires import Wires as Network
 from cesar.sparsify import CoordinatedSubsampling, FullSharing, RandomSubsampling, TopK
 from cesar.topology import Neighbourhood, neighbourhoods
 
@@ -388,7 +388,7 @@ def test_every_code_is_in_the_vectors():
 
 
 def test_pattern_lengths(generator):
-    lengths = codecs.pattern_lengths()
+    lengths = patterns.pattern_lengths()
     for density_class in range(1, 32):
         codes = generator.pattern_table(density_class)
         assert lengths[density_class].tolist() == [len(codes[symbol]) for symbol in range(256)]

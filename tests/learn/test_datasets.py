@@ -10,16 +10,12 @@ import json
 import os
 import pickle
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
-from typer.testing import CliRunner
 
-from cesar.cli import data as cli_data
 from cesar.errors import ConfigError, DataError
 from cesar.learn import datasets
 from cesar.learn.datasets import cifar10, movielens, qasc, xsum
@@ -128,31 +124,6 @@ def test_official_layouts_are_found(tmp_path):
         write(tmp_path / path)
     for name in ("qasc", "xsum", "celeba", "cifar10"):
         assert datasets.find(name, tmp_path)
-
-
-def test_the_command_line_starts_without_the_extras():
-    """Neither is torch imported, which takes seconds, nor anything that a plain installation lacks."""
-    extras = ("torch", "platformdirs", "sklearn", "PIL", "transformers", "sentencepiece")
-    code = f"import sys; sys.modules.update(dict.fromkeys({extras})); import cesar.cli"
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_cli_lists(tmp_path, monkeypatch):
-    monkeypatch.setattr(cli_data, "console", Console(width=120))
-    write(tmp_path / "xsum" / "train.jsonl", "{}", "{}")
-    write(tmp_path / "xsum" / "test.jsonl", "{}")
-    write(tmp_path / "t5" / "spiece.model")
-    result = CliRunner().invoke(cli_data.app, ["list", "--data-dir", str(tmp_path), "--json"])
-    listed = json.loads(result.stdout)
-    rows = {row["name"]: row for row in listed["datasets"]}
-    assert listed["looked_in"] == [str(tmp_path), str(tmp_path / "cache" / "cesar")]
-    assert (rows["xsum"]["found"], rows["xsum"]["train"], rows["xsum"]["test"]) == (f"{tmp_path}/xsum", 2, 1)
-    assert rows["qasc"]["found"] is None
-    assert rows["qasc"]["get"] == f"cesar data get qasc --data-dir {tmp_path}"
-    assert rows["digits"]["found"] == "scikit-learn"
-    shown = CliRunner().invoke(cli_data.app, ["list"]).stdout
-    assert "missing: cesar data get cifar10" in shown
-    assert "licence of celeba: non-commercial research" in shown
 
 
 # --- digits ------------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ import functools
 import hashlib
 import io
 import itertools
-import json
 import re
 import stat
 import tarfile
@@ -17,13 +16,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
 import pytest
-from typer.testing import CliRunner
 
-from cesar.cli import data as cli_data
 from cesar.errors import ConfigError, DataError
 from cesar.learn import datasets
 from cesar.learn.datasets import fetch
 from cesar.learn.datasets.fetch import Download, Manual
+from support.commands import call, read
 
 
 @dataclass
@@ -378,24 +376,12 @@ def test_the_table_is_complete():
             assert item.size > 0
 
 
-def run(*arguments: str):
-    return CliRunner().invoke(cli_data.app, arguments)
-
-
 def test_cli_gets(site, tmp_path, monkeypatch):
     monkeypatch.setattr(fetch, "fetch", functools.partial(fetch.fetch, sources=ratings(site)))
-    result = run("get", "movielens", "--data-dir", str(tmp_path))
-    assert result.exit_code == 0
-    assert f"is in {tmp_path}/ml-latest-small" in result.stdout
-    assert "GroupLens" in result.stdout
-    result = run("get", "movielens", "--data-dir", str(tmp_path), "--json")
-    assert json.loads(result.stdout) == {"name": "movielens", "folders": [f"{tmp_path}/ml-latest-small"]}
-
-
-def test_cli_refuses_with_advice(tmp_path):
-    result = run("get", "celeba", "--data-dir", str(tmp_path))
-    assert isinstance(result.exception, DataError)
-    result = run("get", "cifar")
-    assert isinstance(result.exception, ConfigError)
-    assert "did you mean 'cifar10'?" in str(result.exception)
-    assert "needs no download" in run("get", "digits").stdout
+    shown = call("data", "get", "movielens", "--data-dir", tmp_path)
+    assert f"is in {tmp_path}/ml-latest-small" in shown
+    assert "GroupLens" in shown
+    assert read("data", "get", "movielens", "--data-dir", tmp_path) == {
+        "name": "movielens",
+        "folders": [f"{tmp_path}/ml-latest-small"],
+    }

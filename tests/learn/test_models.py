@@ -2,6 +2,7 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -125,6 +126,31 @@ def test_a_cohort_trains_as_a_plain_loop_does():
             nn.functional.cross_entropy(own(images), labels).backward()
             optimiser.step()
         np.testing.assert_allclose(rows[node], flatten(own).numpy(), atol=1e-6)
+
+
+def test_images_train_the_same_whatever_the_threads():
+    """And as in a plain loop, though their channels lie elsewhere in memory."""
+    draw = np.random.default_rng(0)
+    images = torch.from_numpy(draw.standard_normal((60, 3, 32, 32), dtype=np.float32))
+    train = Samples((images, torch.from_numpy(draw.integers(10, size=60))))
+    data = replace(facts(), train=train)
+    parts = partition.iid(60, 4, draw)
+    module, sgd = models.build("lenet", data, seed=1), Sgd(learning_rate=0.05, batch_size=8, steps=3)
+    found = []
+    for threads in (1, 3):
+        rows = np.tile(flatten(module).numpy(), (4, 1))
+        with ThreadPoolExecutor(threads) as pool:
+            Cohort(data, module, parts, sgd, seeds=SeedTree(1), pool=pool).train(rows, 0)
+        found.append(rows)
+    np.testing.assert_array_equal(*found)
+    batches = Batches(parts[2], 8, SeedTree(1), 2)
+    optimiser = torch.optim.SGD(module.parameters(), lr=sgd.learning_rate)
+    for step in range(sgd.steps):
+        some, labels = train.take(batches.at(step)).fields
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(module(some), labels).backward()
+        optimiser.step()
+    np.testing.assert_allclose(found[0][2], flatten(module).numpy(), atol=1e-5)
 
 
 def test_a_device_of_its_own_changes_nothing():

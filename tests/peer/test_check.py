@@ -21,7 +21,7 @@ from support.waiting import until
 SESSION = bytes(16)
 
 
-def run_checks(net, *nodes, wait=20.0, in_turn=False):
+def run_checks(net, *nodes, wait=60.0, in_turn=False):
     """Checks of several peers; `in_turn`, each begins when the one before has opened its port. Findings by node."""
     checks = [Check(net / f"peer-{node}", wait) for node in nodes]
 

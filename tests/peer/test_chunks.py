@@ -4,9 +4,8 @@ import struct
 
 import pytest
 
-from cesar.errors import Refusal
 from cesar.peer import chunks
-from cesar.peer.chunks import CHUNK, Assembly, Message
+from cesar.peer.chunks import CHUNK, Assembly, Message, Refusal
 
 
 def joined(kind, messages):

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import re
+from functools import partial
 
 import networkx as nx
 import numpy as np
 import pytest
 
 import cesar
-from cesar.crypto.keys import SESSION_BYTES
 from cesar.peer.config import PeerConfig
 from cesar.peer.identity import Identity
 from cesar.peer.peer import on_loop
 from cesar.peer.runtime import AsyncPeer
-from cesar.seeds import SeedTree
+from cesar.sim.secrets import Secrets
 from cesar.wire import CATEGORIES
 from support.lan import make_network, one_round
 
@@ -38,8 +38,7 @@ def step(models, round_):
 
 async def through_peers(network, seed, first):
     """Models and bytes after every round, with the randomness that the simulator uses."""
-    tree = SeedTree(seed)
-    session = tree.bytes(SESSION_BYTES, "session")
+    secrets = Secrets(seed)
     peers = []
     for i in range(len(first)):
         folder = network.folder / f"peer-{i}"
@@ -48,8 +47,8 @@ async def through_peers(network, seed, first):
                 PeerConfig.load(folder),
                 Identity.load(folder),
                 network.roster,
-                entropy=lambda attempt, i=i: tree.entropy("round", attempt, i),
-                session=session,
+                entropy=partial(secrets.entropy, i),
+                session=secrets.session,
             )
         )
     models, seen = first.copy(), []

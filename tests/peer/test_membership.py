@@ -5,7 +5,8 @@ from datetime import UTC, datetime
 import networkx as nx
 import pytest
 
-from cesar.errors import ConfigError, Refusal
+from cesar.errors import ConfigError
+from cesar.peer.chunks import Refusal
 from cesar.peer.identity import Identity
 from cesar.peer.membership import Membership
 from cesar.peer.roster import FILE, Roster

@@ -6,7 +6,8 @@ import json
 import pytest
 
 from cesar.crypto.keys import VERSION
-from cesar.errors import CesarError, Refusal
+from cesar.errors import CesarError
+from cesar.peer.chunks import Refusal
 from cesar.peer.messages import RELEASE, Hello, Status
 
 HELLO = Hello(

@@ -5,10 +5,11 @@ import asyncio
 import networkx as nx
 import pytest
 
-from cesar.errors import Reason, Refusal, RemoteProtocolError
+from cesar.errors import Reason, RemoteProtocolError
 from cesar.methods import SecureAggregation
 from cesar.node import Node
 from cesar.peer import reception
+from cesar.peer.chunks import Refusal
 from cesar.peer.engine import EngineThread
 from cesar.peer.identity import Identity
 from cesar.peer.liveness import Liveness

@@ -563,7 +563,7 @@ def test_many_streams_of_one_neighbour_do_not_keep_others_out(network):
                 async with contextlib.AsyncExitStack() as stack:
                     for _ in range(150):
                         await stack.enter_async_context(Enemy(keys_of(network, 0), target))
-                    await met(target, set(HONEST), 15)
+                    await met(target, set(HONEST))
                     await averages([*peers, target], 1)
             finally:
                 await target.close()

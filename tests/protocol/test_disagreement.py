@@ -11,7 +11,7 @@ import pytest
 import cesar
 from cesar.crypto.keys import PairSecret
 from cesar.node import Node
-from cesar.sim.network import Network
+from cesar.sim.wires import Wires
 from support.harness import Case, FakeKeys, secret_of
 
 
@@ -35,7 +35,7 @@ def test_masks_of_different_secrets_spoil_nothing_but_their_positions(ring_bits,
     }
     for node in nodes.values():
         case.begin(node)
-    outcomes = Network(nodes).run()
+    outcomes = Wires(nodes).run()
     chosen = case.selected(nodes)
     for receiver, outcome in outcomes.items():
         own = vectors[receiver]

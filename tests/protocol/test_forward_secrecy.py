@@ -15,13 +15,13 @@ from itertools import product
 import networkx as nx
 import numpy as np
 import pytest
+from cesar.sim.network import Network
 
 import cesar
 from cesar import bits, ring
 from cesar.crypto.keys import Attempt, KeyPair, Keyring, PairSecret, digest_positions, hkdf_extract, mask_key
 from cesar.crypto.keystream import Keystream
 from cesar.protocol.sender import wants_negation
-from cesar.sim.network import Network
 from cesar.wire import Announce, Kind, Share, members_to_bytes, read_header
 from support.harness import SESSIONS, Case, key_pair
 

@@ -16,7 +16,7 @@ import pytest
 import cesar
 from cesar.errors import Reason
 from cesar.seeds import SeedTree
-from cesar.sim.network import Network
+from cesar.sim.wires import Wires
 from support import oracle
 from support.harness import (
     Case,
@@ -248,21 +248,6 @@ def test_crash_points(chunk):
         assert_close(result.vectors, expected, case, (chunk, index, crashes))
 
 
-@pytest.mark.parametrize("method", [cesar.Cesar(sparsifier=cesar.TopK(0.4)), cesar.DPSGD()])
-def test_the_number_of_threads_changes_nothing(method):
-    rng = generator(4)
-    graph, vectors = nx.random_regular_graph(4, 12, 1), random_vectors(rng, 12, 5_003)
-    for seed, crashes in enumerate([{}, {3: "after_announce", 5: "during_share"}] * 5):
-        one, two = (
-            cesar.aggregate(vectors, graph, method, seed=seed, crashes=crashes, workers=workers)
-            for workers in (1, 2)
-        )
-        assert one.vectors.tobytes() == two.vectors.tobytes()
-        assert (one.selected == two.selected).all()
-        assert one.shared == two.shared
-        assert all((one.bytes[category] == two.bytes[category]).all() for category in one.bytes)
-
-
 # ── examples worked out by hand ─────────────────────────────────────────────────────────────────────────
 
 
@@ -379,8 +364,8 @@ def test_a_share_of_a_second_attempt_is_refused_by_those_who_hold_the_first_anno
     assert not any(refused(nodes[i], 3, first.frame.payload) for i in first.recipients)
     again = replace(case, vectors=case.vectors / 2, reference=1 - case.reference)
     again.begin(nodes[3], attempt=1)
-    network = Network(nodes)
-    outcomes = network.run()
+    wires = Wires(nodes)
+    outcomes = wires.run()
     got = np.stack([outcomes[i].vector for i in range(4)])
     expected = [
         # As if 3 had crashed after coordination: what its first announcement selected is lost.
@@ -391,7 +376,7 @@ def test_a_share_of_a_second_attempt_is_refused_by_those_who_hold_the_first_anno
         [(4 + 7) / 4, (4 + 7) / 4, (4 + 3) / 3, (4 + 6) / 3],
     ]
     np.testing.assert_allclose(got, expected, rtol=1e-6)
-    assert [error.reason for error in network.rejected] == 3 * [Reason.STALE_ATTEMPT]
+    assert [error.reason for error in wires.rejected] == 3 * [Reason.STALE_ATTEMPT]
 
 
 def test_peers_who_hold_different_announcements_of_a_node_never_average_noise():
@@ -403,7 +388,7 @@ def test_peers_who_hold_different_announcements_of_a_node_never_average_noise():
     second = replace(case, reference=case.reference.copy())
     second.reference[0] = [0, 0, 0, 1]
     second.begin(nodes[0], attempt=1)
-    got = Network(nodes).run()[3].vector
+    got = Wires(nodes).run()[3].vector
     # Whatever is dropped: at parameter 2 only 1 and 2 have selected, everywhere else the own value stays.
     assert got[2] in (8, np.float32(14 / 3))
     assert (got[[0, 1, 3]] == 8).all()
@@ -422,7 +407,7 @@ def test_the_scale_of_an_earlier_attempt_is_not_used():
         replace(case, vectors=case.vectors / 8).begin(node, attempt=1)
     for out in stale:
         refused(nodes[out.recipients[0]], 3, out.frame.payload)
-    assert Network(nodes).run()[3].vector.tolist() == [1]
+    assert Wires(nodes).run()[3].vector.tolist() == [1]
 
 
 class Restarts(SkewedClocks):

@@ -22,7 +22,7 @@ from cesar.methods import Cesar, SecureAggregation
 from cesar.node import Node
 from cesar.protocol import Deadlines
 from cesar.seeds import SeedTree
-from cesar.sim.network import Network
+from cesar.sim.wires import Wires
 from cesar.sparsify import RandomSubsampling
 from cesar.topology import neighbourhoods
 from cesar.wire import Kind, Share, read_header
@@ -142,9 +142,9 @@ def captured(method, models, *, round_=0, attempt=0, graph=GRAPH):
             words[sender, recipient] = ring.unpack(share.values, method.ring_bits, frame.parameters).copy()
         return True
 
-    network = Network(nodes, arrives=arrives)
-    network.run()
-    assert not network.rejected
+    wires = Wires(nodes, arrives=arrives)
+    wires.run()
+    assert not wires.rejected
     assert len(words) == 2 * graph.number_of_edges()
     return words
 

@@ -1,31 +1,35 @@
-"""Every entry runs at the smoke scale, its page is drawn by a real browser, and the document says what was measured."""
+"""Every reproduction runs at the smoke scale, its page is drawn by a real browser, and the document says what was measured."""
 
 from __future__ import annotations
 
 import csv
 import dataclasses
 import json
+import pkgutil
 import re
 import shutil
 from pathlib import Path
 
 import pytest
 
-from cesar.cli.reproduce import HELP, NAMES
+from cesar.cli.reproduce import app
 from cesar.errors import ConfigError, DataError
 from cesar.experiment import run
-from cesar.reproduce import catalogue, document, paper, running, sections
-from cesar.reproduce.page import write_page
-from cesar.reproduce.sections import section
+from cesar.reproduce import document, figures, running
+from cesar.reproduce.catalogue import CATALOGUE, find
+from cesar.reproduce.figures import degree
+from cesar.reproduce.figures.settings import TABLE_III
+from cesar.reproduce.outcomes import read, read_all
+from cesar.reproduce.tables import Scale, check_scale
 from support.browser import browse
 
 
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory) -> Path:
-    """All entries, one seed each."""
+    """All of them, one seed each."""
     out = tmp_path_factory.mktemp("smoke")
-    for name in NAMES:
-        running.reproduce(catalogue.entry(name), "smoke", out, seeds=1)
+    for of in CATALOGUE.values():
+        running.reproduce(of, Scale.SMOKE, out, seeds=1)
     return out
 
 
@@ -34,26 +38,31 @@ def table(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_the_names_are_those_of_the_catalogue():
-    assert sorted(NAMES) == sorted(entry.name for entry in catalogue.ENTRIES)
-    for entry in catalogue.ENTRIES:
-        assert HELP[entry.name].lower().startswith(entry.place.lower() + ":"), (
-            "help and catalogue name one place"
-        )
+def test_every_one_is_a_command_that_says_where_it_stands_in_the_paper():
+    helps = {command.name: command.help for command in app.registered_commands}
+    assert [name for name in helps if name in CATALOGUE] == list(CATALOGUE)
+    assert helps["collusion"] == "Fig. 5b: the risk of collusion."
+    assert helps["ring"] == "Not in the paper: how wide a ring."
     with pytest.raises(ConfigError, match="choose one of"):
-        catalogue.entry("setting")
+        find("setting")
     with pytest.raises(ConfigError, match="smoke, small, paper"):
-        catalogue.check_scale("large")
+        check_scale("large")
+
+
+def test_every_figure_has_a_module_in_the_catalogue():
+    """A module that is written and not listed would be forgotten."""
+    written = {module.name for module in pkgutil.iter_modules(figures.__path__)}
+    assert written == {name.partition("-")[0] for name in CATALOGUE}
 
 
 def test_every_scale_can_be_built():
     """Methods fit their graphs and shares are known; CIFAR-10 has the paper's settings."""
-    for entry in catalogue.ENTRIES:
-        for scale in ("smoke", "small", "paper"):
-            for experiment in entry.parts(scale).values():
+    for of in CATALOGUE.values():
+        for scale in Scale:
+            for experiment in of.parts(scale).values():
                 for method in experiment.method:
                     method.build(experiment.topology.degree, 0.3)
-    one = catalogue.entry("settings").parts("paper")["topk-3-50"]
+    one = find("settings").parts(Scale.PAPER)["topk-3-50"]
     assert (one.rounds, one.topology.nodes, one.topology.degree, len(one.seeds)) == (12_000, 48, 3, 5)
     assert (one.training.learning_rate, one.training.batch_size, one.training.steps_per_round) == (0.01, 8, 6)
     assert one.evaluation.test_samples is None
@@ -62,11 +71,11 @@ def test_every_scale_can_be_built():
 def test_the_papers_figures_agree_with_its_text():
     """Section IV-B2: overheads of 12 to 35 % and 7 to 11 %; accuracies up to 0.46 lower and 0.30 higher."""
     for kind, low, high in (("topk", 12, 35), ("random", 7, 11)):
-        more = [100 * (s.ratio - 1) for name, s in paper.SETTINGS.items() if name.startswith(kind)]
+        more = [100 * (s.ratio - 1) for name, s in TABLE_III.items() if name.startswith(kind)]
         assert (round(min(more)), round(max(more))) == (low, high)
-    gaps = [s.accuracy[0] - s.accuracy[1] for s in paper.SETTINGS.values()]
+    gaps = [s.accuracy[0] - s.accuracy[1] for s in TABLE_III.values()]
     assert (round(min(gaps), 2), round(max(gaps), 2)) == (-0.46, 0.3)
-    per_neighbour = [total / size for total, size in paper.DEGREE.values()]
+    per_neighbour = [total / size for total, size in degree.PAPER.values()]
     assert max(per_neighbour) / min(per_neighbour) < 1.05
 
 
@@ -80,7 +89,7 @@ def test_bytes_are_those_of_the_counts(smoke):
         chosen = [r for r in rows if (r["label"], r["method"], r["paper"]) == ("topk-6-30", method, exchange)]
         return sum(float(r[p]) for r in chosen for p in parts) / len(chosen)
 
-    pair = section(smoke / "settings").pairs[0]
+    pair = read(smoke / "settings").pairs[0]
     line = next(row for row in pair.rows if row[0] == "topk-6-30")
     assert f"/ {sent('cesar', 'True') / sent('dpsgd', 'True'):.3f} (" in line[4]
     assert line[6] == f"{sent('cesar', 'False') / sent('dpsgd', 'False'):.3f}"
@@ -96,7 +105,7 @@ def test_coordination_goes_with_view2(smoke):
 
 
 def test_the_five_approaches_are_measured(smoke):
-    found = section(smoke / "approaches")
+    found = read(smoke / "approaches")
     accuracy, areas = found.pairs
     titles = [row[1] for row in accuracy.rows]
     assert len(titles) == 6
@@ -121,7 +130,7 @@ def test_overlapping_runs_are_copied(smoke, tmp_path):
     assert (
         len({(folder / "timing.csv").read_bytes() for folder in pair}) == 1
     )  # a second run would take another time
-    experiment = catalogue.entry("masking").parts("smoke", 1)["topk"]
+    experiment = find("masking").parts(Scale.SMOKE, 1)["topk"]
     other = experiment.model_copy(update={"rounds": experiment.rounds + 1})
     assert running.adopt(other, tmp_path / "new", smoke) == 0
     assert running.adopt(experiment, tmp_path / "new", smoke) == len(experiment.method)
@@ -129,11 +138,11 @@ def test_overlapping_runs_are_copied(smoke, tmp_path):
 
 def test_other_settings_do_not_mix(smoke):
     with pytest.raises(ConfigError, match="choose another --out"):
-        running.reproduce(catalogue.entry("nodes"), "smoke", smoke, seeds=2)
+        running.reproduce(find("nodes"), Scale.SMOKE, smoke, seeds=2)
     with pytest.raises(DataError, match="nothing here"):
-        sections.sections([smoke / "nodes"], NAMES)
+        read_all([smoke / "nodes"])
     with pytest.raises(ConfigError, match=r"reproduce\.json"):
-        section(smoke)
+        read(smoke)
 
 
 def test_damaged_results_are_named(smoke, tmp_path):
@@ -141,13 +150,13 @@ def test_damaged_results_are_named(smoke, tmp_path):
         copy = Path(shutil.copytree(smoke / name, tmp_path / name))
         (copy / file).write_text("label,paper\nx,True\n")
         with pytest.raises(DataError, match=file):
-            section(copy)
+            read(copy)
 
 
 def test_the_document_has_claims_and_tables(smoke, tmp_path):
-    found = sections.sections([smoke], NAMES)
+    found = read_all([smoke])
     text = document.write_document(found, tmp_path / "results.md").read_text()
-    for name in NAMES:
+    for name in CATALOGUE:
         assert f"\n## {name}\n" in text
     for claim in (
         "Matches the accuracy",
@@ -162,18 +171,18 @@ def test_the_document_has_claims_and_tables(smoke, tmp_path):
     shutil.rmtree(tmp_path / "part", ignore_errors=True)
     part = Path(shutil.copytree(smoke / "masking", tmp_path / "part" / "masking"))
     shutil.rmtree(part / "random")
-    text = document.write_document(sections.sections([part.parent], NAMES), tmp_path / "part.md").read_text()
+    text = document.write_document(read_all([part.parent]), tmp_path / "part.md").read_text()
     assert "Not run yet: random." in text
     assert "`cesar reproduce ring` has not come that far" in text
 
 
 def test_a_browser_draws_every_plot(smoke, tmp_path):
-    found = sections.sections([smoke], NAMES)
-    page = write_page(found, tmp_path / "report.html")
+    found = read_all([smoke])
+    page = document.write_report(found, tmp_path / "report.html")
     shown = browse(page, tmp_path)
     states = re.findall(r'<figure[^>]*data-state="(\w+)"', shown)
     assert states == ["drawn"] * sum(len(one.pairs) for one in found)
-    for name in NAMES:
+    for name in CATALOGUE:
         assert f'<section id="{name}">' in shown
 
 
@@ -198,10 +207,10 @@ class Stop:
 
 def test_the_papers_scale_resumes(tmp_path, monkeypatch):
     """The paper's own configuration, but on digits, with few rounds, and tested only at the end."""
-    entry = catalogue.entry("dropouts")
+    whole = find("dropouts")
 
     def cut_down(scale):
-        tables = entry.experiments(scale)["10-percent"]
+        tables = whole.experiments(scale)["10-percent"]
         assert tables["rounds"] == 12_000
         small = {
             "rounds": 8,
@@ -211,16 +220,16 @@ def test_the_papers_scale_resumes(tmp_path, monkeypatch):
         return {"10-percent": {**tables, **small, "method": tables["method"][:1]}}
 
     monkeypatch.setattr(run, "CHECKPOINT_SECONDS", 0.0)
-    cut = dataclasses.replace(entry, experiments=cut_down)
+    cut = dataclasses.replace(whole, experiments=cut_down)
     with pytest.raises(KeyboardInterrupt):
-        running.reproduce(cut, "paper", tmp_path / "cut", seeds=1, observers=[Stop()])
+        running.reproduce(cut, Scale.PAPER, tmp_path / "cut", seeds=1, observers=[Stop()])
     (folder,) = (tmp_path / "cut" / "dropouts" / "10-percent").glob("*/seed-1")
     assert (folder / "checkpoint.safetensors").exists()
     assert not (folder / "summary.json").exists()
-    running.reproduce(cut, "paper", tmp_path / "cut", seeds=1)
-    running.reproduce(cut, "paper", tmp_path / "whole", seeds=1)
-    (whole,) = (tmp_path / "whole" / "dropouts" / "10-percent").glob("*/seed-1")
+    running.reproduce(cut, Scale.PAPER, tmp_path / "cut", seeds=1)
+    running.reproduce(cut, Scale.PAPER, tmp_path / "whole", seeds=1)
+    (straight,) = (tmp_path / "whole" / "dropouts" / "10-percent").glob("*/seed-1")
     for name in ("metrics.csv", "ledger.csv"):
-        assert (folder / name).read_bytes() == (whole / name).read_bytes()
+        assert (folder / name).read_bytes() == (straight / name).read_bytes()
     assert len(table(folder / "ledger.csv")) == 8
     assert json.loads((folder / "summary.json").read_text())["nodes"] == 48

@@ -66,9 +66,15 @@ def test_the_files_are_those_of_one_process(tmp_path, hosts):
     methods = [
         *TABLES["method"],
         {"name": "cesar", "sparsifier": "coordinated", "share": 0.3, "ring_bits": 16},
+        {"name": "cesar", "sparsifier": "topk", "share": 0.1, "group_size": 2, "memory": True},
         {"name": "dpsgd", "noise": 0.01, "gossip_steps": 2},
     ]
-    tables = {**TABLES, "topology": {**TABLES["topology"], "dynamic": True}, "recording": {"every": 2}}
+    tables = {
+        **TABLES,
+        "settle_rounds": 1,
+        "topology": {**TABLES["topology"], "dynamic": True},
+        "recording": {"every": 2},
+    }
     with connect(hosts=hosts) as hire:
         both(tmp_path, {**tables, "method": methods}, hire)
 
@@ -77,11 +83,11 @@ def test_frames_that_fill_the_room_leave_in_several_goes(tmp_path, monkeypatch):
     """The actors import the limit themselves, so it is set where they do."""
 
     class Narrow(cluster.HostActor):
-        def begin(self):
-            from cesar.sim import network  # noqa: PLC0415
+        def advance(self):
+            from cesar.sim import wires  # noqa: PLC0415
 
-            network.LEAVING_BYTES = 5000
-            super().begin()
+            wires.LEAVING_BYTES = 5000
+            return super().advance()
 
     monkeypatch.setattr(cluster, "HostActor", Narrow)
     with connect(hosts=2) as hire:
@@ -132,9 +138,10 @@ def test_a_loss_does_not_change_the_result(tmp_path, kind, losses):
 
 def test_a_recording_survives_the_loss_of_an_actor(tmp_path):
     class Late(RayCrew):
+        @property
         def contributions(self):
             ray.kill(self._actors[1])
-            return super().contributions()
+            return super().contributions
 
     both(tmp_path, {**TABLES, "rounds": 2, "recording": {"every": 1}}, lambda *given: Late(*given, hosts=2))
 

@@ -21,7 +21,7 @@ from cesar.indices import IndexSet
 from cesar.node import Node, sparsifier_of
 from cesar.protocol import AggregateReady, Deadlines, FrameRejected
 from cesar.seeds import SeedTree
-from cesar.sim.network import Network
+from cesar.sim.wires import Wires
 from cesar.topology import neighbourhoods
 from cesar.wire import Frame, Kind
 from support import oracle
@@ -245,7 +245,7 @@ def carry(
     case: Case, nodes: Mapping[int, Node], order: np.random.Generator | None = None
 ) -> list[AggregateReady]:
     """Through the in-memory network: at once, or in an order drawn from the generator."""
-    outcomes = Network(nodes, arrives=case.arrives, shuffle=order).run()
+    outcomes = Wires(nodes, arrives=case.arrives, shuffle=order).run()
     return [outcomes[i] for i in sorted(nodes)]
 
 

@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 _ENTRY = struct.Struct("<BIQ")
 _HEADER = struct.Struct("<2sBBII16s")
 ANNOUNCE, RELAY, SHARE = 1, 2, 3
+CODE = 16 + 32 + 1
+"""Where the set begins in an announcement: behind a seed, an ephemeral key and one exponent."""
 
 
 def _generator():
@@ -108,8 +110,8 @@ def implied(
     if not contributors:
         return Implied(own, np.zeros(size, bool), {}, 0.0)
     exponent = next(iter(this.relayed.values()))[0] - 127
-    sets = {j: positions(body[18:34], size, alpha) for j, body in this.announced.items()}
-    assert all(body[17] == 6 for body in this.announced.values())
+    sets = {j: positions(body[CODE + 1 :][:16], size, alpha) for j, body in this.announced.items()}
+    assert all(body[CODE] == 6 for body in this.announced.values())
     shares = {i: _share(this.shares[i][1], view, width, sets, i, s) for i in contributors}
     total, count = np.zeros(size, np.uint64), np.zeros(size, np.int64)
     spoiled = np.zeros(size, bool)

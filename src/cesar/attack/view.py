@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
 from cesar.errors import ConfigError
 from cesar.experiment.config import Experiment
 from cesar.experiment.recording import RecordedRound
+from cesar.methods import Cesar
 from cesar.settings import MethodSection
 
 
@@ -24,7 +26,13 @@ def sent_to(
     chosen = round_.selected[neighbours]
     if method.name == "dpsgd":
         return neighbours, chosen
-    return neighbours, chosen & (chosen.sum(axis=0) > method.masks_on(round_.graph))
+    return neighbours, chosen & (chosen.sum(axis=0) > _masks(method, round_.graph))
+
+
+def _masks(method: MethodSection, graph: nx.Graph) -> int:
+    """s, the masks that a value carried."""
+    settled = method.settled(graph)
+    return settled.masks if isinstance(settled, Cesar) else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ import cesar
 from cesar.audit.collusion import Risk
 from cesar.audit.exposure import Audit, Finding
 from cesar.audit.sources import Subject
-from cesar.page import Figure, Spec, graph_figure, json_number, plot_axis, plot_layout, render_page
+from cesar.page import Figure, Spec, graph_figure, json_number, plot_axis, plot_layout, write_page
 from cesar.topology import strict_requirement
 
 
@@ -117,7 +117,8 @@ def verdict(audit: Audit, subject: Subject) -> tuple[bool, str, str]:
 def write_statement(audit: Audit, subject: Subject, out: Path) -> Path:
     """Write the page for a data-protection officer; where it lies."""
     degrees = sorted({degree for _, degree in subject.graph.degree})
-    page = render_page(
+    return write_page(
+        out,
         "statement.html",
         title="What this network protects",
         version=cesar.__version__,
@@ -132,9 +133,6 @@ def write_statement(audit: Audit, subject: Subject, out: Path) -> Path:
         percent=percent,
         sentence=sentence,
     )
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(page, encoding="utf-8")
-    return out
 
 
 def _figures(audit: Audit, subject: Subject) -> list[Figure]:
@@ -220,7 +218,8 @@ def write_risks(risks: Sequence[Risk], out: Path, about: str) -> Path:
             wide=True,
         ),
     )
-    page = render_page(
+    return write_page(
+        out,
         "risks.html",
         title="Collusion risk",
         version=cesar.__version__,
@@ -229,9 +228,6 @@ def write_risks(risks: Sequence[Risk], out: Path, about: str) -> Path:
         risks=by_count,
         percent=percent,
     )
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(page, encoding="utf-8")
-    return out
 
 
 def _risk_plot(risks: dict[int, list[Risk]], lines: tuple[tuple[str, str], ...]) -> Spec:

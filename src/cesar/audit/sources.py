@@ -14,9 +14,10 @@ from cesar.audit.exchange import Exchange, Flags, draw_patterns
 from cesar.errors import ConfigError, DataError
 from cesar.methods import Cesar, Method, SecureAggregation
 from cesar.seeds import SeedTree
-from cesar.sim import streams
+from cesar.sim.secrets import Secrets
 from cesar.sparsify import AnySparsifier, CoordinatedSubsampling, FullSharing, RandomSubsampling
 from cesar.topology import strict_requirement
+from cesar.types import RoundNo
 
 
 class Selection(StrEnum):
@@ -147,7 +148,7 @@ def _of_peers(folder: Path, question: Question) -> tuple[Subject, Exchange]:
 
 def _of_run(folder: Path, question: Question, wanted: str | None, round_: int) -> tuple[Subject, Exchange]:
     """A recorded run: graph and settings as recorded, selections drawn anew from the recorded seed."""
-    from cesar.experiment import run  # noqa: PLC0415  (torch takes seconds to import)
+    from cesar.experiment import journal, run  # noqa: PLC0415  (torch takes seconds to import)
 
     experiment = run.read(folder)
     masked = [m for m in experiment.method if m.name != "dpsgd"]
@@ -163,7 +164,7 @@ def _of_run(folder: Path, question: Question, wanted: str | None, round_: int) -
     graph_of = run.graph_of(experiment, seed)
     graph, first = graph_of(round_), graph_of(0)
     place = folder / section.folder / f"seed-{seed}"
-    size = run.parameters_of(place)
+    size = journal.parameters_of(place)
     degree = round(2 * first.number_of_edges() / len(first))
     method = _masked(section.build(degree, size=size, graph=first))
     assert method is not None
@@ -212,7 +213,7 @@ def _selected(
         ]
     if isinstance(sparsifier, FullSharing):
         return np.ones((nodes, 1), dtype=bool), []
-    sets = streams.selections(sparsifier, seed, round_, nodes, size)
+    sets = Secrets(seed).selections(sparsifier, RoundNo(round_), nodes, size)
     if sets is None:
         note = (
             "TopK selections follow from training and were not recorded ([recording] every = N keeps them): "

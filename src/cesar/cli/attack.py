@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from cesar.attack.leakage import LeakageResult
     from cesar.attack.membership import MembershipResult
 
+Result = TypeVar("Result", bound="MembershipResult | LeakageResult")
+
 app = typer.Typer(no_args_is_help=True, help="Attack recorded runs, to see what protection is worth.")
 
 Directories = Annotated[list[Path], typer.Argument(help="Experiment directories with recorded rounds.")]
@@ -25,6 +29,29 @@ SampleCount = Annotated[
     int, typer.Option(min=1, help="At most so many training and so many test samples per attack.")
 ]
 Seed = Annotated[int, typer.Option(help="Of who attacks whom, and with which samples.")]
+
+
+def _attack(
+    directories: list[Path],
+    name: Literal["membership", "leakage"],
+    attack: Callable[[Path], list[Result]],
+    settings: dict[str, int],
+    show: Callable[[Path, list[Result]], None],
+    *,
+    as_json: bool,
+) -> None:
+    """Attack one run after the other, keep the results beside it, and show them."""
+    from cesar.attack import document  # noqa: PLC0415
+
+    outcome = {}
+    for directory in directories:
+        with notices.status(f"attacking {directory}"):
+            results = attack(directory)
+        outcome[str(directory)] = document.plain(results)
+        document.save(directory, name, outcome[str(directory)], settings)
+        show(directory, results)
+    if as_json:
+        typer.echo(json.dumps(outcome))
 
 
 @app.command("membership")
@@ -42,21 +69,15 @@ def membership_command(
     from cesar.attack import document  # noqa: PLC0415  (torch takes seconds to import)
     from cesar.attack.membership import membership  # noqa: PLC0415
 
-    outcome = {}
-    for directory in directories:
-        with notices.status(f"attacking {directory}"):
-            results = membership(
-                directory, rounds=rounds or (), samples=samples, seed=seed, data_dir=data_dir
-            )
-        settings = {"samples": samples, "seed": seed}
-        outcome[str(directory)] = document.plain(results)
-        document.save(directory, "membership", outcome[str(directory)], settings)
+    def show(directory: Path, results: list[MembershipResult]) -> None:
         page = document.write_plots(directory, results)
         if not as_json:
             console.print(_membership_table(directory, results))
             console.print(f"plot: [bold]{page}[/]")
-    if as_json:
-        typer.echo(json.dumps(outcome))
+
+    settings = {"samples": samples, "seed": seed}
+    attack = partial(membership, rounds=rounds or (), samples=samples, seed=seed, data_dir=data_dir)
+    _attack(directories, "membership", attack, settings, show, as_json=as_json)
 
 
 def _membership_table(directory: Path, results: list[MembershipResult]) -> Table:
@@ -87,22 +108,17 @@ def leakage_command(
     as_json: AsJson = False,
 ) -> None:
     """What can a curious node find out about single neighbours from its own sums of many rounds?"""
-    from cesar.attack import document  # noqa: PLC0415
     from cesar.attack.leakage import leakage  # noqa: PLC0415
 
-    outcome = {}
-    for directory in directories:
-        with notices.status(f"attacking {directory}"):
-            results = leakage(
-                directory, window=window, receivers=receivers, samples=samples, seed=seed, data_dir=data_dir
-            )
-        settings = {"samples": samples, "seed": seed}
-        outcome[str(directory)] = document.plain(results)
-        document.save(directory, "leakage", outcome[str(directory)], settings)
+    def show(directory: Path, results: list[LeakageResult]) -> None:
         if not as_json:
             console.print(_leakage_table(directory, results))
-    if as_json:
-        typer.echo(json.dumps(outcome))
+
+    settings = {"samples": samples, "seed": seed}
+    attack = partial(
+        leakage, window=window, receivers=receivers, samples=samples, seed=seed, data_dir=data_dir
+    )
+    _attack(directories, "leakage", attack, settings, show, as_json=as_json)
 
 
 def _leakage_table(directory: Path, results: list[LeakageResult]) -> Table:

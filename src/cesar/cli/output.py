@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from cesar.experiment.run import Row
+    from cesar.experiment.journal import Row
     from cesar.sim.simulation import RoundRecord
 
 console = Console()

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from cesar import graphs
 from cesar.errors import ConfigError
 from cesar.settings import MethodSection, Section, check, read_toml
-from cesar.sim.ensemble import CrashPoint
+from cesar.sim.faults import CrashPoint
 
 
 class DataSection(Section):
@@ -62,18 +62,24 @@ class TopologySection(Section):
 
 
 class EvaluationSection(Section):
-    """How often, and on how much of the test set; summaries take a pass per word, so few are written."""
+    """How often, and on how much of the test set, which the last tests (after training and after settling) can use as a
+    whole; summaries take a pass per word, so few are written.
+    """
 
     every: Annotated[int, Field(gt=0)] = 20
     test_samples: Annotated[int, Field(gt=0)] | None = None
+    all_at_end: bool = False
     summaries: Annotated[int, Field(gt=0)] = 50
 
 
 class FaultsSection(Section):
-    """Crashes: each node, each round, with this probability."""
+    """Crashes: each node, each round, with this probability; with `calm_tests` not in the round before a test, since a
+    node that has just missed a round is tested without it.
+    """
 
     crash_rate: Annotated[float, Field(ge=0, lt=1)] = 0.0
     crash_point: CrashPoint = "after_coordination"
+    calm_tests: bool = False
 
 
 class RecordingSection(Section):
@@ -97,10 +103,17 @@ class LoggingSection(Section):
 
 
 class Experiment(Section):
-    """One experiment: the same data, model and graph under several methods and seeds."""
+    """One experiment: the same data, model and graph under several methods and seeds.
+
+    After `rounds` rounds of training come up to `settle_rounds` rounds of averaging alone, `settle_share` of the models
+    each, until the distance between models and their mean is at most `settle_tolerance` times what it was.
+    """
 
     name: str = "experiment"
     rounds: Annotated[int, Field(gt=0)] = 60
+    settle_rounds: Annotated[int, Field(ge=0)] = 0
+    settle_share: Annotated[float, Field(gt=0, le=1)] = 0.3
+    settle_tolerance: Annotated[float, Field(ge=0)] = 0.0
     seeds: Annotated[tuple[int, ...], Field(min_length=1)] = (1,)
     match_share: bool = False
     data: DataSection = DataSection()
@@ -112,6 +125,20 @@ class Experiment(Section):
     faults: FaultsSection = FaultsSection()
     logging: LoggingSection = LoggingSection()
     recording: RecordingSection = RecordingSection()
+
+    @property
+    def all_rounds(self) -> int:
+        """Of training and settling."""
+        return self.rounds + self.settle_rounds
+
+    def tests(self, done: int) -> bool:
+        """Whether to test after so many rounds."""
+        return done % self.evaluation.every == 0 or done >= self.rounds
+
+    def test_samples(self, done: int) -> int | None:
+        """On how many samples, after so many rounds."""
+        last = done in (self.rounds, self.all_rounds)
+        return None if self.evaluation.all_at_end and last else self.evaluation.test_samples
 
     @model_validator(mode="after")
     def _recorded_rounds_exist(self) -> Experiment:
@@ -138,7 +165,7 @@ class Experiment(Section):
             if not self.match_share or len(amounts) != 1:
                 raise ValueError(
                     f"{method.title}: how much is it to share? Give share, or set match_share = true beside cesar "
-                    f"with sparsifier = {method.sparsifier!r} and one share"
+                    f'with sparsifier = "{method.sparsifier}" and one share'
                 )
         return self
 

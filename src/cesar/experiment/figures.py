@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from cesar.experiment.results import Step, Study, judged, mean, standard_error
-from cesar.page import Spec, json_number, plain, plot_axis, plot_layout
+from cesar.page import PALETTE, Spec, json_number, plain, plot_axis, plot_layout
 from cesar.settings import MethodSection
 
 Units = tuple[tuple[float, str], ...]
 
 BYTES: Units = ((1.0, "B"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB"))
 SECONDS: Units = ((1.0, "s"), (60.0, "min"), (3600.0, "h"))
-PALETTE = 8  # told apart with every kind of colour blindness, and 3 : 1 against the page, light and dark
 DASHES = {"cesar": "solid", "secagg": "dot", "dpsgd": "dash"}
 SYMBOLS = (("circle", ""), ("diamond", "◆"), ("square", "■"), ("triangle-up", "▲"))
 SHADES = {"values": "", "coordination": "", "metadata": "/90", "control": "/50"}

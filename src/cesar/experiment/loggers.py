@@ -7,7 +7,8 @@ from typing import Any
 
 from cesar.errors import ConfigError
 from cesar.experiment.config import Experiment
-from cesar.experiment.run import Observer, Row
+from cesar.experiment.journal import Row
+from cesar.experiment.run import Observer
 from cesar.learn.datasets import require
 from cesar.sim.simulation import RoundRecord
 

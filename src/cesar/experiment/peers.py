@@ -26,8 +26,9 @@ from cesar.learn.training import Batches, Sgd
 from cesar.methods import Method
 from cesar.peer.peer import Peer
 from cesar.seeds import SeedTree
-from cesar.sim.host import Faults, Setup
-from cesar.sim.simulation import LocalCrew, Simulation
+from cesar.sim.faults import Faults
+from cesar.sim.host import Setup
+from cesar.sim.simulation import Simulation, local_crew
 
 RESULT = "result.json"
 _TEST_EVERY = 5
@@ -115,7 +116,7 @@ def simulate(recipe: Recipe, graph: nx.Graph, method: Method, steps: int) -> flo
             faults=Faults(),
             seed=recipe.seed,
         ),
-        partial(LocalCrew, workers=1),
+        partial(local_crew, workers=1),
     )
     try:
         for _ in simulation.run(recipe.rounds):

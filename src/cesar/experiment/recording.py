@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from cesar import bits
+from cesar import bits, files
 from cesar.errors import DataError
-from cesar.sim.simulation import Exchange
+from cesar.sim.host import Contributions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,31 +41,40 @@ class RecordedRound:
     graph: nx.Graph
 
 
-def write(folder: Path, number: int, exchange: Exchange, parts: list[NDArray[np.int64]]) -> None:
+def write(
+    folder: Path,
+    number: int,
+    contributions: Contributions,
+    graph: nx.Graph,
+    parts: list[NDArray[np.int64]],
+) -> None:
     """Keep a round of the run in `folder`; after a resume the same bytes are written again."""
     target = path_of(folder, number)
     target.parent.mkdir(exist_ok=True)
     lengths = np.array([len(rows) for rows in parts], dtype=np.int64)
-    _save(target.with_name("partition"), {"rows": np.concatenate(parts), "lengths": lengths})
+    _save(_partition_of(folder), {"rows": np.concatenate(parts), "lengths": lengths})
     _save(
         target,
         {
-            "models": exchange.models,
-            "selected": np.stack([bits.to_bytes(chosen.words, chosen.size) for chosen in exchange.sets]),
-            "edges": np.array(sorted(map(sorted, exchange.graph.edges)), dtype=np.int32),
+            "models": contributions.models,
+            "selected": np.stack([bits.to_bytes(chosen.words, chosen.size) for chosen in contributions.sets]),
+            "edges": np.array(sorted(map(sorted, graph.edges)), dtype=np.int32),
         },
     )
 
 
 def _save(path: Path, tensors: dict[str, NDArray[Any]]) -> None:
-    temporary = path.with_suffix(".part")
-    save_file(tensors, temporary)
-    temporary.replace(path.with_suffix(".safetensors"))
+    with files.replacing(path) as draft:
+        save_file(tensors, draft)
 
 
 def path_of(folder: Path, number: int) -> Path:
     """Where a round of a run is kept, counted from 1."""
     return folder / "recording" / f"round-{number:06}.safetensors"
+
+
+def _partition_of(folder: Path) -> Path:
+    return folder / "recording" / "partition.safetensors"
 
 
 def numbers(folder: Path) -> list[int]:
@@ -99,7 +108,7 @@ def read(folder: Path, number: int) -> RecordedRound:
 
 def read_partition(folder: Path) -> list[NDArray[np.int64]]:
     """For each node the rows of the training set that were its own."""
-    tensors = _load(folder / "recording" / "partition.safetensors", ("rows", "lengths"))
+    tensors = _load(_partition_of(folder), ("rows", "lengths"))
     return np.split(tensors["rows"], np.cumsum(tensors["lengths"])[:-1])
 
 

@@ -16,7 +16,6 @@ from cesar.experiment import run
 from cesar.experiment.config import Experiment
 from cesar.experiment.figures import (
     BYTES,
-    PALETTE,
     SECONDS,
     SHADES,
     Axis,
@@ -29,7 +28,7 @@ from cesar.experiment.figures import (
     unit_for,
 )
 from cesar.experiment.results import METRICS, MethodRow, Study, read_study, rows_of
-from cesar.page import Figure, graph_figure, render_page, stride
+from cesar.page import PALETTE, Figure, graph_figure, stride, write_page
 
 
 def write_report(directories: Sequence[Path], out: Path) -> Path:
@@ -44,16 +43,14 @@ def write_report(directories: Sequence[Path], out: Path) -> Path:
     titles = dict.fromkeys(method.title for study in studies for method in study.experiment.method)
     colours = {title: number for number, title in enumerate(titles)}
     path = out / "report.html" if out.is_dir() else out
-    path.parent.mkdir(parents=True, exist_ok=True)
-    page = render_page(
+    return write_page(
+        path,
         "experiments.html",
         title=", ".join(_name(study, studies) for study in studies),
         version=cesar.__version__,
         experiments=[_shown(study, _name(study, studies), colours) for study in studies],
         categories=list(SHADES),
     )
-    path.write_text(page, encoding="utf-8")
-    return path
 
 
 def _name(study: Study, studies: list[Study]) -> str:

@@ -53,6 +53,10 @@ class MethodRow:
     seeds_finished: int
     seeds_planned: int
 
+    @property
+    def higher_is_better(self) -> bool:
+        return METRICS[self.metric] == "higher"
+
     def as_dict(self) -> dict[str, object]:
         """For JSON."""
         return asdict(self)

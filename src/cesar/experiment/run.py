@@ -14,12 +14,12 @@ A run that was killed goes on from its last checkpoint and ends with exactly the
 
 from __future__ import annotations
 
-import csv
 import importlib.metadata
 import json
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,25 +28,24 @@ from typing import Protocol
 import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import load_file, safe_open, save_file  # type: ignore[attr-defined]
 from torch import nn
 
 from cesar import graphs
-from cesar.errors import ConfigError, DataError
+from cesar.errors import ConfigError
 from cesar.experiment import recording
 from cesar.experiment.config import Experiment, parse
+from cesar.experiment.journal import Journal, Row, write_json
 from cesar.learn import datasets, models, partition
 from cesar.learn.flat import Layout
 from cesar.learn.samples import Dataset
 from cesar.learn.training import Sgd
 from cesar.seeds import SeedTree
 from cesar.settings import MethodSection
-from cesar.sim.host import Faults, Host, Setup
+from cesar.sim.ensemble import Ensemble
+from cesar.sim.faults import Faults
+from cesar.sim.host import Setup
 from cesar.sim.machine import machine, peak_rss_bytes
-from cesar.sim.simulation import Hire, LocalCrew, RoundRecord, Simulation
-from cesar.wire import CATEGORIES
-
-Row = dict[str, float | int]
+from cesar.sim.simulation import Hire, RoundRecord, Simulation, local_crew
 
 CHECKPOINT_SECONDS = 300.0
 """A run is saved at every test step, and in between if that long has passed: test steps can be hours apart."""
@@ -92,13 +91,13 @@ def execute(
         workers: threads in this process.
         hire: whom the nodes live with instead, see `cesar.sim.cluster.connect`; results do not depend on it.
     """
-    hire = hire or partial(LocalCrew, workers=workers)
+    hire = hire or partial(local_crew, workers=workers)
     data = load_data(experiment, data_dir)
     runs = runs_of(experiment, out)
     for run in runs:
         _check(experiment, run, data)
     out.mkdir(parents=True, exist_ok=True)
-    _write_json(out / "experiment.json", experiment.model_dump(mode="json"))
+    write_json(out / "experiment.json", experiment.model_dump(mode="json"))
     summaries: list[dict[str, object]] = []
     for run in runs:
         measured = _measured_share(experiment, run.method, summaries)
@@ -125,19 +124,6 @@ def read(out: Path) -> Experiment:
         ) from None
     except ValueError as error:
         raise ConfigError(f"{out}/experiment.json is damaged: {error}") from None
-
-
-def parameters_of(folder: Path) -> int:
-    """How many parameters the models of a run have, from its checkpoint.
-
-    Raises:
-        DataError: there is none yet.
-    """
-    checkpoint = folder / "checkpoint.safetensors"
-    if not checkpoint.exists():
-        raise DataError(f"{folder} holds no checkpoint yet; the first comes with the first test step")
-    with safe_open(checkpoint, framework="numpy") as file:
-        return int(file.get_slice("models").get_shape()[1])
 
 
 def load_data(experiment: Experiment, data_dir: Path | None) -> Dataset:
@@ -211,16 +197,24 @@ def _setup(experiment: Experiment, run: Run, data: Dataset, measured: float | No
         method=run.method.build(
             round(sum(degrees) / len(degrees)), measured, size=Layout.of(module).size, graph=graph(0)
         ),
-        faults=Faults(rate=experiment.faults.crash_rate, point=experiment.faults.crash_point),
+        faults=_faults(experiment),
         seed=run.seed,
+        settle_from=experiment.rounds,
+        settle_share=experiment.settle_share,
     )
+
+
+def _faults(experiment: Experiment) -> Faults:
+    section, rounds = experiment.faults, range(experiment.all_rounds)
+    calm = [number for number in rounds if experiment.tests(number + 1)] if section.calm_tests else ()
+    return Faults(rate=section.crash_rate, point=section.crash_point, calm=frozenset(calm))
 
 
 def _check(experiment: Experiment, run: Run, data: Dataset) -> None:
     """Make everything once, so that what is wrong shows before anything is trained."""
     measured = 0.5 if experiment.match_share else None
     setup = _setup(experiment, run, data, measured)
-    Host(setup, range(len(setup.parts)), workers=1).close()
+    Ensemble(setup.graph(0), setup.method, setup.size, workers=1).close()
 
 
 def _measured_share(
@@ -250,115 +244,63 @@ def _execute_run(
         summary: dict[str, object] = json.loads(finished.read_text(encoding="utf-8"))
         return summary
     run.folder.mkdir(parents=True, exist_ok=True)
-    _write_json(run.folder / "versions.json", versions())
+    write_json(run.folder / "versions.json", versions())
     setup = _setup(experiment, run, data, measured)
     journal = Journal.open(run.folder)
-    simulation = Simulation(setup, hire, models=journal.models, next_round=journal.next_round)
     for observer in observers:
-        observer.started(run.method.title, run.seed, experiment.rounds, journal.next_round)
-    saved = time.monotonic()
-    for record in simulation.run(experiment.rounds):
-        journal.add(record)
-        if experiment.recording.keeps(simulation.next_round, experiment.rounds):
-            recording.write(run.folder, simulation.next_round, simulation.exchange, setup.parts)
-        for observer in observers:
-            observer.round_done(record, journal.sent_in_all)
-        if (
-            simulation.next_round % experiment.evaluation.every == 0
-            or simulation.next_round == experiment.rounds
-        ):
-            started = time.perf_counter()
-            metrics = simulation.evaluate(experiment.evaluation.test_samples, experiment.evaluation.summaries)
-            row = journal.test(simulation.next_round, metrics, time.perf_counter() - started)
-            journal.checkpoint(simulation.models, simulation.next_round)
-            saved = time.monotonic()
-            for observer in observers:
-                observer.tested(row)
-        elif time.monotonic() - saved > CHECKPOINT_SECONDS:
-            journal.checkpoint(simulation.models, simulation.next_round)
-            saved = time.monotonic()
-    simulation.close()
-    summary = journal.summary(run, experiment, setup)
-    _write_json(finished, summary)
+        observer.started(run.method.title, run.seed, experiment.all_rounds, journal.next_round)
+    with closing(Simulation(setup, hire, state=journal.state, next_round=journal.next_round)) as simulation:
+        _train(experiment, run, setup, simulation, journal, observers)
+    summary = _summary(experiment, run, setup) | journal.totals(experiment)
+    write_json(finished, summary)
     for observer in observers:
         observer.finished(summary)
     return summary
 
 
-class Journal:
-    """The files of one run."""
+def _train(
+    experiment: Experiment,
+    run: Run,
+    setup: Setup,
+    simulation: Simulation,
+    journal: Journal,
+    observers: Sequence[Observer],
+) -> None:
+    """Round after round until all have settled, with tests and checkpoints on the way."""
+    saved = time.monotonic()
+    for record in () if journal.settled(experiment) else simulation.run(experiment.all_rounds):
+        done = simulation.next_round
+        journal.add(record)
+        if experiment.recording.keeps(done, experiment.rounds):
+            graph = setup.graph(record.round_)
+            recording.write(run.folder, done, simulation.contributions, graph, setup.parts)
+        for observer in observers:
+            observer.round_done(record, journal.sent_in_all)
+        if experiment.tests(done):
+            started = time.perf_counter()
+            metrics = simulation.evaluate(experiment.test_samples(done), experiment.evaluation.summaries)
+            row = journal.test(done, metrics, time.perf_counter() - started)
+            for observer in observers:
+                observer.tested(row)
+        if experiment.tests(done) or time.monotonic() - saved > CHECKPOINT_SECONDS:
+            journal.checkpoint(simulation.state, done)
+            saved = time.monotonic()
+        if journal.settled(experiment):
+            break
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._metrics: list[Row] = []
-        self._ledger: list[Row] = []
-        self._timing: list[Row] = []
-        self.models: NDArray[np.float32] | None = None
-        self.next_round = 0
 
-    @classmethod
-    def open(cls, folder: Path) -> Journal:
-        """A new run, or one to go on with: what came after its last checkpoint is forgotten."""
-        journal = cls(folder)
-        checkpoint = folder / "checkpoint.safetensors"
-        if checkpoint.exists():
-            with safe_open(checkpoint, framework="numpy") as file:
-                journal.next_round = int(file.metadata()["next_round"])
-            journal.models = load_file(checkpoint)["models"]
-            journal._metrics = _rows(folder / "metrics.csv", journal.next_round + 1)
-            journal._ledger = _rows(folder / "ledger.csv", journal.next_round)
-            journal._timing = _rows(folder / "timing.csv", journal.next_round)
-        return journal
-
-    @property
-    def sent_in_all(self) -> float:
-        """Bytes that a node has sent so far, on average."""
-        return sum(row[category] for row in self._ledger for category in CATEGORIES)
-
-    def add(self, record: RoundRecord) -> None:
-        """Take down a round."""
-        self._ledger.append(
-            {"round": record.round_, **record.sent, "shared": record.shared, "crashed": record.crashed}
-        )
-        self._timing.append({"round": record.round_, **record.seconds, "evaluation": 0.0})
-
-    def test(self, rounds: int, metrics: dict[str, float], seconds: float) -> Row:
-        """Take down a test step."""
-        sent = {f"bytes_{c}": sum(row[c] for row in self._ledger) for c in CATEGORIES}
-        row: Row = {"round": rounds, **metrics, **sent, "bytes": sum(sent.values())}
-        self._metrics.append(row)
-        self._timing[-1]["evaluation"] = seconds
-        return row
-
-    def checkpoint(self, all_models: NDArray[np.float32], next_round: int) -> None:
-        """Write everything to disk; the checkpoint last, so that it never runs ahead of the tables."""
-        for name, rows in (("metrics", self._metrics), ("ledger", self._ledger), ("timing", self._timing)):
-            _write_rows(self._folder / f"{name}.csv", rows)
-        temporary = self._folder / "checkpoint.part"
-        save_file({"models": all_models}, temporary, metadata={"next_round": str(next_round)})
-        temporary.replace(self._folder / "checkpoint.safetensors")
-
-    def summary(self, run: Run, experiment: Experiment, setup: Setup) -> dict[str, object]:
-        """What tables and reports show of the run."""
-        spent = {
-            part: sum(float(row[part]) for row in self._timing)
-            for part in ("training", "protocol", "evaluation")
-        }
-        final = {k: v for k, v in self._metrics[-1].items() if k != "round"}
-        return {
-            "title": run.method.title,
-            "method": run.method.name,
-            "sparsifier": run.method.sparsifier,
-            "settings": repr(setup.method),
-            "seed": run.seed,
-            "nodes": len(setup.parts),
-            "rounds": experiment.rounds,
-            "shared": float(np.mean([row["shared"] for row in self._ledger])),
-            "peak_rss_bytes": peak_rss_bytes(),
-            "seconds": sum(spent.values()),
-            **{f"seconds_{part}": value for part, value in spent.items()},
-            **final,
-        }
+def _summary(experiment: Experiment, run: Run, setup: Setup) -> dict[str, object]:
+    """What tables and reports show of a run beside its totals."""
+    return {
+        "title": run.method.title,
+        "method": run.method.name,
+        "sparsifier": run.method.sparsifier,
+        "settings": repr(setup.method),
+        "seed": run.seed,
+        "nodes": len(setup.parts),
+        "rounds": experiment.rounds,
+        "peak_rss_bytes": peak_rss_bytes(),
+    }
 
 
 def versions() -> dict[str, str]:
@@ -369,31 +311,3 @@ def versions() -> dict[str, str]:
         "machine": machine(),
         **{name: importlib.metadata.version(name) for name in names},
     }
-
-
-def _write_json(path: Path, value: object) -> None:
-    temporary = path.with_suffix(".part")
-    temporary.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-    temporary.replace(path)
-
-
-def _write_rows(path: Path, rows: list[Row]) -> None:
-    temporary = path.with_suffix(".part")
-    with temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]) if rows else [])
-        writer.writeheader()
-        writer.writerows(rows)
-    temporary.replace(path)
-
-
-def _rows(path: Path, before: int) -> list[Row]:
-    """The rows of a table whose round is below `before`."""
-    if not path.exists():
-        raise DataError(f"{path} is missing beside its checkpoint; start the run anew in another directory")
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = [{k: _number(v) for k, v in row.items()} for row in csv.DictReader(file)]
-    return [row for row in rows if row["round"] < before]
-
-
-def _number(text: str) -> float | int:
-    return int(text) if text.lstrip("-").isdecimal() else float(text)

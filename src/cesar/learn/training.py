@@ -120,7 +120,7 @@ class Cohort:
             )
 
     def _fields(self, rows: NDArray[np.int64]) -> tuple[torch.Tensor, ...]:
-        return tuple(field.to(self._device) for field in self._data.train.take(rows).fields)
+        return tuple(_laid_out(field.to(self._device)) for field in self._data.train.take(rows).fields)
 
     def evaluate(
         self, models: NDArray[np.float32], test_samples: int | None = None, summaries: int = 50
@@ -142,6 +142,11 @@ class Cohort:
             return score(self._data, module, samples, summaries=summaries).metrics(self._data.task)
 
         return list(self._pool.map(test, range(len(models))))
+
+
+def _laid_out(field: torch.Tensor) -> torch.Tensor:
+    """Images with their channels innermost, which convolutions read fastest; weights stay as they lie."""
+    return field.contiguous(memory_format=torch.channels_last) if field.dim() == 4 else field
 
 
 def mean_metrics(rows: list[dict[str, float]]) -> dict[str, float]:

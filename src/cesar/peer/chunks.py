@@ -17,11 +17,15 @@ from enum import IntEnum
 import numpy as np
 
 from cesar import memory
-from cesar.errors import Refusal
+from cesar.errors import CesarError
 from cesar.types import Buffer, ByteArray
 
 CHUNK = 1 << 20
 _LENGTH = struct.Struct("<Q")
+
+
+class Refusal(CesarError):  # noqa: N818  (it is how a conversation ends, not a fault of ours)
+    """This conversation with a neighbour ends, and the other side is told why."""
 
 
 class Message(IntEnum):

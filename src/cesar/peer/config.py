@@ -18,7 +18,6 @@ from cesar.methods import Cesar, SecureAggregation
 from cesar.peer.claims import check_address
 from cesar.peer.roster import Roster
 from cesar.settings import MethodSection, Section, check, read_toml
-from cesar.topology import check_degrees
 
 FILE = "peer.toml"
 Purpose = Literal["train", "check"]
@@ -101,9 +100,7 @@ class PeerConfig:
             PrivacyError, ConfigError: nothing could be shared on it.
         """
         section = self.tables.method
-        check_degrees(roster.graph, section.masks_on(roster.graph))
-        built = section.build(min(degree for _, degree in roster.graph.degree), graph=roster.graph)
-        built = built.for_graph(roster.graph)
+        built = section.settled(roster.graph, network=roster.network_id)
         if not isinstance(built, Cesar | SecureAggregation):
             raise ConfigError(f"{section.title} does not mask what it shares")
         return built if purpose == "train" else SecureAggregation()

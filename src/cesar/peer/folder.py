@@ -33,7 +33,6 @@ from cesar.peer.claims import Request
 from cesar.peer.identity import make_keys
 from cesar.peer.keyfiles import CA_CERTIFICATE, CERTIFICATE, read_public
 from cesar.peer.roster import FILE, NETWORK_ID_BYTES, Member, Roster
-from cesar.topology import check_degrees
 from cesar.types import NodeId
 
 if TYPE_CHECKING:
@@ -283,8 +282,7 @@ def _method(text: str) -> MethodSection:
 
 def _check(graph: nx.Graph, method: MethodSection) -> None:
     """Refuse a graph on which the method could share nothing, or not safely."""
-    check_degrees(graph, method.masks_on(graph))
-    method.build(min(degree for _, degree in graph.degree), graph=graph)
+    method.settled(graph)
 
 
 def _peer_table(member: Member, apart: int) -> str:

@@ -16,9 +16,8 @@ from typing import Any, Protocol
 
 import grpc
 
-from cesar.errors import Refusal
 from cesar.peer import chunks
-from cesar.peer.chunks import Assembly, Message
+from cesar.peer.chunks import Assembly, Message, Refusal
 from cesar.peer.roster import LIMIT as ROSTER_LIMIT
 from cesar.types import Buffer, NodeId, RoundNo
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from cesar import files
 from cesar.crypto.keys import Keyring, PairSecret
-from cesar.errors import ConfigError, Refusal
+from cesar.errors import ConfigError
+from cesar.peer.chunks import Refusal
 from cesar.peer.identity import Identity
 from cesar.peer.roster import FILE, Roster
 from cesar.peer.state import StateFile

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 
 from cesar.crypto.keys import VERSION
-from cesar.errors import Refusal
+from cesar.peer.chunks import Refusal
 from cesar.peer.config import SettingValue, differences
 
 RELEASE = version("cesar")

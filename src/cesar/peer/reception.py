@@ -7,8 +7,8 @@ import logging
 import time
 from collections.abc import Callable
 
-from cesar.errors import Reason, Refusal, RemoteProtocolError
-from cesar.peer.chunks import Message
+from cesar.errors import Reason, RemoteProtocolError
+from cesar.peer.chunks import Message, Refusal
 from cesar.peer.engine import EngineThread
 from cesar.peer.link import Link
 from cesar.peer.liveness import Liveness

@@ -16,8 +16,8 @@ from typing import Any
 
 import grpc
 
-from cesar.errors import ConfigError, Refusal
-from cesar.peer.chunks import CHUNK, Message
+from cesar.errors import ConfigError
+from cesar.peer.chunks import CHUNK, Message, Refusal
 from cesar.peer.claims import fingerprint, read_certificate
 from cesar.peer.identity import Identity
 from cesar.peer.link import Hub, Link, Room

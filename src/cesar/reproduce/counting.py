@@ -12,87 +12,27 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from cesar import graphs
-from cesar.errors import DataError
+from cesar import files, graphs
 from cesar.learn import datasets, models, partition
 from cesar.learn.flat import flatten
 from cesar.learn.training import Cohort, Sgd
 from cesar.methods import DPSGD
+from cesar.reproduce.counts import FILE, Case, Count, Counting, read
 from cesar.seeds import SeedTree
-from cesar.settings import MethodSection
+from cesar.settings import MethodSection, check
 from cesar.sim import Ensemble
 from cesar.topology import neighbourhoods
 from cesar.wire import CATEGORIES
 
-FILE = "bytes.csv"
 STRETCH = 100
 """Steps of the model alone between two signs of life."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """One line to count: so many nodes of that degree, CESAR by its section, and D-PSGD at the measured share.
-
-    Attributes:
-        label: what the line is called; cases with the same label are compared.
-    """
-
-    label: str
-    nodes: int
-    degree: int
-    cesar: MethodSection
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counting:
-    """Which training to count on.
-
-    Attributes:
-        alone: SGD steps of the model from which all nodes start, on the whole training set.
-        parts: the training set is cut into that many equal parts, of which each node has one.
-        counted: the rounds that are counted, numbered from 1 after the training alone.
-    """
-
-    dataset: str
-    model: str
-    sgd: Sgd
-    alone: int
-    parts: int
-    nodes: int
-    degree: int
-    counted: tuple[int, ...]
-    cases: tuple[Case, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Count:
-    """What a node sent in one round, mean over nodes."""
-
-    label: str
-    paper: bool
-    method: str
-    nodes: int
-    degree: int
-    view2: float
-    seed: int
-    round_: int
-    shared: float
-    coordination: float
-    values: float
-    metadata: float
-    control: float
-
-    @property
-    def bytes(self) -> float:
-        """All of it."""
-        return self.coordination + self.values + self.metadata + self.control
 
 
 def count(
@@ -105,13 +45,15 @@ def count(
 ) -> list[Count]:
     """Train, count, and write `bytes.csv`; a directory that has it already is read instead.
 
-    The model that trained alone is kept beside the directory, for the next entry to start from.
+    The model that trained alone is kept beside the directory, for the next figure to start from.
     """
     if (out / FILE).exists():
         return read(out)
     out.mkdir(parents=True, exist_ok=True)
-    temporary = out / "bytes.part"
-    with temporary.open("w", newline="", encoding="utf-8", buffering=1) as file:
+    with (
+        files.replacing(out / FILE) as draft,
+        draft.open("w", newline="", encoding="utf-8", buffering=1) as file,
+    ):
         writer = csv.DictWriter(file, [field.name for field in fields(Count)])
         writer.writeheader()
         for seed in seeds:
@@ -121,38 +63,19 @@ def count(
                     progress(f"seed {seed}, round {round_}: {case.label}")
                     counts = _count_case(case, seed, round_, before[: case.nodes], after[: case.nodes])
                     writer.writerows(asdict(row) for row in counts)
-    temporary.replace(out / FILE)
     return read(out)
-
-
-def read(out: Path) -> list[Count]:
-    """The counts of a directory."""
-    try:
-        with (out / FILE).open(newline="", encoding="utf-8") as file:
-            return [_parse(row) for row in csv.DictReader(file)]
-    except (OSError, KeyError, ValueError, TypeError) as error:
-        raise DataError(f"{out / FILE} cannot be read: {error}; remove it and count again") from None
-
-
-def _parse(row: dict[str, str]) -> Count:
-    numbers = ("view2", "shared", *CATEGORIES)
-    return Count(
-        label=row["label"],
-        method=row["method"],
-        paper=row["paper"] == "True",
-        nodes=int(row["nodes"]),
-        degree=int(row["degree"]),
-        seed=int(row["seed"]),
-        round_=int(row["round_"]),
-        **{name: float(row[name]) for name in numbers},
-    )
 
 
 def _train(
     counting: Counting, seed: int, start: Path, data_dir: Path | None, progress: Callable[[str], None]
 ) -> Iterator[tuple[int, NDArray[np.float32], NDArray[np.float32]]]:
     """(round, models before, models after local training) for every round that is to be counted."""
-    seeds = SeedTree(seed)
+    seeds, training = SeedTree(seed), counting.training
+    sgd = Sgd(
+        learning_rate=training["learning_rate"],
+        batch_size=training["batch_size"],
+        steps=training["steps_per_round"],
+    )
     data = datasets.load(counting.dataset, data_dir)
     module = models.build(counting.model, data, seed=int.from_bytes(seeds.bytes(7, "init"), "little"))
     parts = partition.iid(len(data.train), counting.parts, seeds.generator("partition"))[: counting.nodes]
@@ -164,14 +87,15 @@ def _train(
         if start.exists():
             first = np.load(start, allow_pickle=False)
         else:
-            whole = replace(counting.sgd, steps=STRETCH)
+            whole = replace(sgd, steps=STRETCH)
             alone = Cohort(data, module, [rows], whole, seeds=seeds, pool=pool)
             for k in range(counting.alone // STRETCH):
                 progress(f"seed {seed}: one model alone, step {k * STRETCH:,} of {counting.alone:,}")
                 alone.train(first, k)
-            np.save(start, first)
+            with files.replacing(start) as draft, draft.open("wb") as file:
+                np.save(file, first)
         trained = np.tile(first[0], (counting.nodes, 1))
-        cohort = Cohort(data, module, parts, counting.sgd, seeds=seeds, pool=pool)
+        cohort = Cohort(data, module, parts, sgd, seeds=seeds, pool=pool)
         for round_ in range(1, counting.counted[-1] + 1):
             progress(f"seed {seed}: training round {round_} of {counting.counted[-1]}")
             before = trained.copy()
@@ -189,9 +113,10 @@ def _count_case(
     graph = graphs.regular(
         case.nodes, case.degree, SeedTree(seed).generator("graph", case.nodes, case.degree)
     )
-    ours = _count_method(case, case.cesar, graph, seed, round_, before, after, None)
+    section = check(MethodSection, case.cesar)
+    ours = _count_method(case, section, graph, seed, round_, before, after, None)
     yield ours
-    baseline = MethodSection(name="dpsgd", sparsifier=case.cesar.sparsifier, paper=case.cesar.paper)
+    baseline = MethodSection(name="dpsgd", sparsifier=section.sparsifier, paper=section.paper)
     yield _count_method(case, baseline, graph, seed, round_, before, after, ours.shared)
 
 

@@ -1,6 +1,6 @@
-"""Running an entry of the catalogue: OUT/NAME/PART are experiment directories, OUT/NAME/bytes.csv are counts.
+"""Running a reproduction: OUT/NAME/PART are experiment directories, OUT/NAME/bytes.csv are counts.
 
-Entries overlap: s = 1 of one figure is a line of another. What a sibling under OUT has finished with the same
+Reproductions overlap: s = 1 of one figure is a line of another. What a sibling under OUT has finished with the same
 settings and seed is copied, because it would come out the same.
 """
 
@@ -9,24 +9,23 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
-from cesar.attack.membership import membership
-from cesar.audit.collusion import plan_collusion
+from cesar import files
 from cesar.errors import ConfigError
 from cesar.experiment import run
 from cesar.experiment.config import Experiment
 from cesar.experiment.run import Observer
-from cesar.reproduce.catalogue import Entry, Scale
 from cesar.reproduce.counting import count
+from cesar.reproduce.reproduction import Reproduction
+from cesar.reproduce.tables import Scale
 from cesar.settings import MethodSection
 
-MANIFEST, MEMBERSHIP, COLLUSION = "reproduce.json", "membership.json", "collusion.json"
+MANIFEST = "reproduce.json"
 
 
 def reproduce(
-    entry: Entry,
+    of: Reproduction,
     scale: Scale,
     out: Path,
     *,
@@ -36,63 +35,38 @@ def reproduce(
     observers: Sequence[Observer] = (),
     progress: Callable[[str], None] = lambda _: None,
 ) -> Path:
-    """Run all that an entry has and that is not there yet; its directory.
+    """Run all that a reproduction has and that is not there yet; its directory.
 
     Raises:
         ConfigError: the directory holds results of other settings.
     """
-    folder = out / entry.name
-    _claim(folder, entry, scale, seeds)
-    counting = entry.counting(scale)
+    folder = out / of.name
+    _claim(folder, of, scale, seeds)
+    counting = of.counting(scale)
     if counting is not None:
         count(counting, range(1, (seeds or 1) + 1), folder, data_dir=data_dir, progress=progress)
-    for part, experiment in entry.parts(scale, seeds).items():
+    parts = of.parts(scale, seeds)
+    for part, experiment in parts.items():
         place = folder / part
         if (place / "experiment.json").exists() and run.read(place) != experiment:
             raise ConfigError(f"{place} holds another experiment; choose another --out, or remove it")
         adopt(experiment, place, out)
         run.execute(experiment, place, data_dir=data_dir, workers=workers, observers=observers)
-        if entry.attacked is not None:
-            _attack(place, entry.attacked[scale], data_dir, progress)
-    if entry.graphs is not None:
-        _collude(folder, entry.graphs[scale], progress)
+    for measurement in of.measurements:
+        for place in [folder / part for part in parts] if measurement.of_parts else [folder]:
+            if not (place / measurement.file).exists():
+                saved = measurement.measure(place, scale, data_dir, progress)
+                _write_json(place / measurement.file, saved)
     return folder
 
 
-def _attack(place: Path, samples: int, data_dir: Path | None, progress: Callable[[str], None]) -> None:
-    """Try membership inference on what was recorded."""
-    path = place / MEMBERSHIP
-    if path.exists():
-        return
-    progress("membership inference")
-    results = membership(place, samples=samples, data_dir=data_dir)
-    _write_json(path, {"samples": samples, "methods": [asdict(result) for result in results]})
-
-
-def _collude(folder: Path, graphs: int, progress: Callable[[str], None]) -> None:
-    """Draw graphs and colluders as the paper does."""
-    path = folder / COLLUSION
-    if path.exists():
-        return
-    risks = plan_collusion(
-        100,
-        25,
-        [5, 10, 15],
-        graphs=graphs,
-        progress=lambda done, total: progress(f"{done:,} of {total:,} graphs"),
-    )
-    _write_json(path, {"graphs": graphs, "risks": [asdict(risk) for risk in risks]})
-
-
 def _write_json(path: Path, value: object) -> None:
-    temporary = path.with_suffix(".part")
-    temporary.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    files.write(path, json.dumps(value, indent=2) + "\n")
 
 
-def _claim(folder: Path, entry: Entry, scale: Scale, seeds: int | None) -> None:
+def _claim(folder: Path, of: Reproduction, scale: Scale, seeds: int | None) -> None:
     """Note what this directory is for; refuse to mix scales."""
-    manifest = {"name": entry.name, "scale": scale, "seeds": seeds}
+    manifest = {"name": of.name, "scale": scale, "seeds": seeds}
     path = folder / MANIFEST
     if path.exists() and (found := read_manifest(folder)) != manifest:
         raise ConfigError(

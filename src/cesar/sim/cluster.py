@@ -10,7 +10,7 @@ the result is the same, since a round depends on its number, the models at its s
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -22,13 +22,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from cesar.errors import CesarError, ConfigError
-from cesar.indices import IndexSet
-from cesar.learn.flat import flatten
-from cesar.methods import DPSGD
-from cesar.sim.ensemble import Tally
-from cesar.sim.host import Host, Models, Setup
-from cesar.sim.network import Letter, Network
+from cesar.sim.ensemble import Models, Tally
+from cesar.sim.host import Contributions, Host, Setup, State, mean_model
 from cesar.sim.simulation import Hire
+from cesar.sim.wires import Letter, Wires
 from cesar.types import ByteArray, NodeId
 
 MOST_LOSSES = 10
@@ -87,48 +84,59 @@ class HostActor:
         self._owners = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
         self._hosts = len(bounds) - 1
         self._host = Host(setup, range(bounds[place], bounds[place + 1]), workers=1)
-        self._network: Network | None = None
+        self._exchange: Generator[Wires, None, Tally] | None = None
+        self._wires: Wires | None = None
+        self._tally: Tally | None = None
 
     def process(self) -> int:
         """The number of the actor's process; answers as long as it lives."""
         return os.getpid()
 
-    def train(self, models: Models | None, round_: int) -> None:
-        """A round from these models, or from the first ones."""
-        self._host.train(self._own(models), round_)
+    def train(self, state: State | None, round_: int) -> None:
+        """Begin a round from this state, or from the first one; one that was under way is forgotten."""
+        self._host.take(state)
+        self._host.train(round_)
+        self._exchange = self._host.exchange(round_)
 
-    def _own(self, models: Models | None) -> Models:
-        return self._host.start() if models is None else np.array(models)  # Ray's arrays are read-only
-
-    def begin(self) -> None:
-        self._network = self._host.begin()
-
-    def proceed(self) -> None:
-        self._network = self._host.proceed()
+    def advance(self) -> bool:
+        """Go on with the exchange; whether there is anything to carry."""
+        assert self._exchange is not None
+        try:
+            self._wires = next(self._exchange)
+        except StopIteration as end:
+            self._wires, self._tally = None, end.value
+        return self._wires is not None
 
     def carry(self, now: float | None, *parcels: Parcel) -> tuple[Station | Parcel | None, ...]:
         """Let time pass, take parcels in, and give one for each host; a `Station` comes first."""
-        assert self._network is not None
+        assert self._wires is not None
         if now is not None:
-            self._network.tick(now)
+            self._wires.tick(now)
         leaving: list[list[Letter]] = [[] for _ in range(self._hosts)]
-        for sender, recipients, payload in self._network.carry(
+        for sender, recipients, payload in self._wires.carry(
             letter for parcel in parcels for letter in parcel.letters()
         ):
             for host in {int(self._owners[to]) for to in recipients}:
                 there = tuple(to for to in recipients if self._owners[to] == host)
                 leaving[host].append((sender, there, payload))
-        station = Station(tuple(map(bool, leaving)), self._network.held, self._network.deadline)
+        station = Station(tuple(map(bool, leaving)), self._wires.held, self._wires.deadline)
         return station, *(Parcel.pack(letters) if letters else None for letters in leaving)
 
-    def finish(self) -> tuple[Tally, Models]:
-        return self._host.finish()
+    def finish(self) -> tuple[Tally, State]:
+        """What was sent, and what to go on with."""
+        assert self._tally is not None
+        return self._tally, self._host.state
 
-    def contributions(self) -> tuple[Models, tuple[IndexSet, ...]]:
-        return self._host.contributions()
+    def contributions(self) -> Contributions:
+        return self._host.contributions
 
-    def test(self, models: Models | None, test_samples: int | None, summaries: int) -> list[dict[str, float]]:
-        return self._host.test(self._own(models), test_samples, summaries)
+    def test(self, state: State | None, test_samples: int | None, summaries: int) -> list[dict[str, float]]:
+        self._host.take(state)
+        return self._host.test(test_samples, summaries)
+
+    def test_mean(self, models: Models, test_samples: int | None, summaries: int) -> dict[str, float]:
+        self._host.take(State(models, models))
+        return self._host.test_mean(test_samples, summaries)
 
 
 class RayCrew:
@@ -138,27 +146,25 @@ class RayCrew:
         hosts: how many actors.
     """
 
-    def __init__(self, setup: Setup, models: Models | None, next_round: int, *, hosts: int) -> None:
+    def __init__(self, setup: Setup, state: State | None, next_round: int, *, hosts: int) -> None:
         self._ray, self._setup = _ray(), setup
-        self._steps = setup.method.gossip_steps if isinstance(setup.method, DPSGD) else 1
         nodes = len(setup.parts)
         hosts = min(hosts, nodes)
         self._bounds = tuple(nodes * k // hosts for k in range(hosts + 1))
-        self._setups = [self._ray.put(setup.share(range(*ends))) for ends in pairwise(self._bounds)]
+        self._setups = [self._ray.put(setup.for_nodes(range(*ends))) for ends in pairwise(self._bounds)]
         self._actors = [self._engage(place) for place in range(hosts)]
-        self._saved, self._saved_round = models, next_round
-        self._go_back()
+        self._saved, self._saved_round, self._next_round = state, next_round, next_round
+        self._states = self._before = self._put(state)
 
     def _engage(self, place: int) -> Any:
         """An actor is busy all the time, so it takes a processor of the cluster."""
         actor = self._ray.remote(num_cpus=1, max_restarts=0)(HostActor)
         return actor.remote(self._setups[place], self._bounds, place)
 
-    def _go_back(self) -> None:
-        """To the last checkpoint; without one to the first models, which actors make themselves."""
-        self._next_round = self._saved_round
-        self._models: list[Any] = [
-            None if self._saved is None else self._ray.put(self._saved[low:high])
+    def _put(self, state: State | None) -> list[Any]:
+        """An object of the store for each host; for the first state None, since actors make it themselves."""
+        return [
+            None if state is None else self._ray.put(state.rows(low, high))
             for low, high in pairwise(self._bounds)
         ]
 
@@ -173,33 +179,45 @@ class RayCrew:
     def test(self, test_samples: int | None, summaries: int) -> list[dict[str, float]]:
         def test() -> list[list[dict[str, float]]]:
             return self._each(
-                lambda actor, place: actor.test.remote(self._models[place], test_samples, summaries)
+                lambda actor, place: actor.test.remote(self._states[place], test_samples, summaries)
             )
 
         return [row for rows in self._insist(test) for row in rows]
 
-    def models(self) -> Models:
-        def gather() -> Models:
-            return np.concatenate(self._ray.get(self._models))
+    def test_mean(self, test_samples: int | None, summaries: int) -> dict[str, float]:
+        mean = mean_model(self.state.models)
 
-        if self._models[0] is not None:
+        def test() -> dict[str, float]:
+            found: dict[str, float] = self._ray.get(
+                self._actors[0].test_mean.remote(mean, test_samples, summaries)
+            )
+            return found
+
+        return self._insist(test)
+
+    @property
+    def state(self) -> State:
+        def gather() -> State:
+            return State.joined(self._ray.get(self._states))
+
+        if self._states[0] is not None:
             self._saved = self._insist(gather)
         elif self._saved is None:
-            self._saved = np.tile(flatten(self._setup.module).numpy(), (len(self._setup.parts), 1))
+            self._saved = self._setup.first_state(len(self._setup.parts))
         self._saved_round = self._next_round
         return self._saved
 
-    def contributions(self) -> tuple[Models, tuple[IndexSet, ...]]:
-        def gather() -> list[tuple[Models, tuple[IndexSet, ...]]]:
+    @property
+    def contributions(self) -> Contributions:
+        def gather() -> list[Contributions]:
             return self._each(lambda actor, _: actor.contributions.remote())
 
-        def again() -> list[tuple[Models, tuple[IndexSet, ...]]]:
-            self._models, self._next_round = self._before, self._next_round - 1
+        def again() -> list[Contributions]:
+            self._states, self._next_round = self._before, self._next_round - 1
             self._round()
             return gather()
 
-        parts = self._insist(gather, again)
-        return np.concatenate([models for models, _ in parts]), tuple(s for _, sets in parts for s in sets)
+        return Contributions.joined(self._insist(gather, again))
 
     def close(self) -> None:
         for actor in self._actors:
@@ -211,18 +229,17 @@ class RayCrew:
         return answers
 
     def _train(self) -> None:
-        self._each(lambda actor, place: actor.train.remote(self._models[place], self._next_round))
+        self._each(lambda actor, place: actor.train.remote(self._states[place], self._next_round))
 
     def _average(self) -> Tally:
-        """Carry until nothing is in flight anywhere, let time pass, until all rounds have ended."""
-        for task in ("begin", *["proceed"] * (self._steps - 1)):
-            self._ray.get([getattr(actor, task).remote() for actor in self._actors])
+        """Let all exchanges advance together: carry until nothing is in flight anywhere, let time pass, go on."""
+        while any(self._each(lambda actor, _: actor.advance.remote())):
             now: float | None = None
             while (now := self._carry(now)) is not None:
                 pass
         answers = [actor.finish.options(num_returns=2).remote() for actor in self._actors]
         tallies = self._ray.get([tally for tally, _ in answers])
-        self._before, self._models = self._models, [models for _, models in answers]
+        self._before, self._states = self._states, [state for _, state in answers]
         self._next_round += 1
         return Tally.joined(tallies)
 
@@ -255,8 +272,8 @@ class RayCrew:
                 while self._next_round < wanted:
                     self._round()
                 return job()
-            except errors.ObjectLostError:
-                self._go_back()
+            except errors.ObjectLostError:  # back to the last checkpoint
+                self._states, self._next_round = self._put(self._saved), self._saved_round
             except errors.RayActorError:
                 pass
             except errors.RayTaskError as error:

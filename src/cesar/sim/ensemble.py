@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Literal, get_args
 
 import networkx as nx
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cesar import bits, memory
-from cesar.crypto.keys import Attempt, KeyPair, Keyring, PairSecret
 from cesar.errors import ConfigError, DataError
 from cesar.grouping import Groups
 from cesar.indices import IndexSet
@@ -22,18 +19,21 @@ from cesar.methods import DPSGD, Cesar, Method, SecureAggregation
 from cesar.node import Node, drawn_towards
 from cesar.protocol import Deadlines
 from cesar.seeds import SeedTree
-from cesar.sim import streams
-from cesar.sim.network import Fate, Network
-from cesar.topology import check_graph, neighbourhoods
+from cesar.sim.faults import Crashes, check_crashes, frames_that_leave
+from cesar.sim.secrets import Secrets
+from cesar.sim.wires import Wires, drive
+from cesar.topology import Neighbourhood, check_graph, neighbourhoods
 from cesar.types import NodeId, RoundNo
-from cesar.wire import CATEGORIES, Frame, Kind
+from cesar.wire import CATEGORIES, Frame
 
-CrashPoint = Literal["before_announce", "after_announce", "after_coordination", "during_share"]
+Models = NDArray[np.float32]
+"""(nodes, d)."""
+
 Watch = Callable[[NodeId, NodeId, Frame], None]
-_SHARES = (Kind.SHARE, Kind.PLAIN_SHARE)
+"""Is shown (sender, recipient, frame)."""
+
 _DEADLINES = Deadlines(announce=1.0, relay=2.0, share=3.0)
 """Simulated time: a phase ends when nothing is in flight any more, so only the order matters."""
-
 
 THREADED_SIZE = 250_000
 """Below this many parameters a second thread loses more to the interpreter lock than it gains: a round of
@@ -62,6 +62,26 @@ class Tally:
         return self.parameters / (self.shares * self.size) if self.shares else 0.0
 
     @classmethod
+    def of(cls, nodes: Sequence[Node], size: int) -> Tally:
+        """Of the round that these nodes have just ended."""
+        ledgers = [node.ledger for node in nodes]
+        return cls(
+            bytes={c: np.array([ledger.sent[c] for ledger in ledgers], dtype=np.int64) for c in CATEGORIES},
+            shares=sum(ledger.shares for ledger in ledgers),
+            parameters=sum(ledger.parameters for ledger in ledgers),
+            size=size,
+        )
+
+    def __add__(self, other: Tally) -> Tally:
+        """What the same nodes have sent in two steps."""
+        return Tally(
+            bytes={c: self.bytes[c] + other.bytes[c] for c in CATEGORIES},
+            shares=self.shares + other.shares,
+            parameters=self.parameters + other.parameters,
+            size=self.size,
+        )
+
+    @classmethod
     def joined(cls, tallies: Sequence[Tally]) -> Tally:
         """Of nodes that were counted in several places, in order."""
         return cls(
@@ -80,12 +100,14 @@ class RoundResult:
         vectors: (n, d) float32, the new models; a crashed node keeps its own.
         entered: (n, d) float32, the models that were averaged: those given, with noise if the method adds any.
         tally: what was sent.
+        groups: receiver → its fixed groups; None where the method has none.
     """
 
-    vectors: NDArray[np.float32] = field(repr=False)
-    entered: NDArray[np.float32] = field(repr=False)
+    vectors: Models = field(repr=False)
+    entered: Models = field(repr=False)
     tally: Tally
     sets: tuple[IndexSet, ...] = field(repr=False)
+    groups: Groups | None = field(default=None, repr=False)
 
     @property
     def shared(self) -> float:
@@ -99,8 +121,8 @@ class RoundResult:
 
     @property
     def selected(self) -> NDArray[np.bool_]:
-        """(n, d): what each node selected. With coordinated subsampling row r is the set that all
-        neighbours of r use towards r.
+        """(n, d): what each node selected. Where nobody selects, row r is what may be sent to r: with coordinated
+        subsampling the set that all its neighbours use, with random subsampling in groups that of any group.
         """
         return np.stack([bits.to_bools(chosen.words, chosen.size) for chosen in self.sets])
 
@@ -108,33 +130,6 @@ class RoundResult:
     def total_bytes(self) -> int:
         """Everything that everybody sent."""
         return int(sum(counts.sum() for counts in self.bytes.values()))
-
-
-class _Keys:
-    """Agreement keys drawn from the run's seed; keys and secrets are computed when first needed."""
-
-    def __init__(self, seeds: SeedTree, session: bytes) -> None:
-        self._seeds, self._session = seeds, session
-        self._pairs: dict[int, KeyPair] = {}
-        self._secrets: dict[tuple[int, int], PairSecret] = {}
-
-    def secret(self, node: NodeId, peer: NodeId) -> PairSecret:
-        if (node, peer) not in self._secrets:
-            self._secrets[node, peer] = self._pair(node).agree(self._pair(peer).public, self._session)
-        return self._secrets[node, peer]
-
-    def ring(self, node: NodeId) -> Keyring:
-        """A node's keys; its ephemeral ones depend on the epoch alone, so that a resumed run is the same."""
-
-        def ephemeral(epoch: int) -> bytes:
-            return self._seeds.entropy("ephemeral", epoch, node)(32)
-
-        return Keyring(partial(self.secret, node), ephemeral)
-
-    def _pair(self, node: int) -> KeyPair:
-        if node not in self._pairs:
-            self._pairs[node] = KeyPair.generate(streams.key_entropy(self._seeds, node))
-        return self._pairs[node]
 
 
 class Ensemble:
@@ -149,6 +144,8 @@ class Ensemble:
             (`THREADED_SIZE`). The result does not depend on it.
         first_round: go on with this round; a round's result depends on its number and the seed alone.
         nodes: those that live here, ascending; by default all. Models and results are theirs, in this order.
+        tensors: the sizes of the model's tensors, each of which gets a scale of its own; by default it is one.
+        network: the network's name, which fixed groups depend on.
     """
 
     def __init__(
@@ -161,50 +158,42 @@ class Ensemble:
         workers: int | None = None,
         first_round: int = 0,
         nodes: Sequence[int] | None = None,
+        tensors: Sequence[int] | None = None,
+        network: bytes = b"",
     ) -> None:
         if not isinstance(method, Cesar | SecureAggregation | DPSGD):
             raise ConfigError(f"{method!r} is not a method; use Cesar(…), SecureAggregation() or DPSGD(…)")
-        self._noise, self.steps = (
-            (method.noise, method.gossip_steps) if isinstance(method, DPSGD) else (0.0, 1)
-        )
+        self._noise, self._steps = 0.0, 1
         if isinstance(method, DPSGD):
+            self._noise, self._steps = method.noise, method.gossip_steps
             method = replace(method, noise=0.0, gossip_steps=1)  # what one step of the engine does
-        self._method, self._size, self._seeds = method, size, SeedTree(seed)
+        self._method, self._size, self._next_round = method, size, first_round
+        self._tensors, self._network, self._graph = tensors, network, graph
+        self._seeds, self._secrets = SeedTree(seed), Secrets(seed)
         self._count, self._here = len(graph), range(len(graph)) if nodes is None else nodes
+        self.method, self._hoods = self._on(graph)
         self._workers = workers or (os.cpu_count() or 1 if size >= THREADED_SIZE else 1)
         self._pool = ThreadPoolExecutor(self._workers)
-        self._session = streams.session(self._seeds)
         self._nodes: list[Node] = []
-        self._keys = _Keys(self._seeds, self._session)
-        self.use_graph(graph)
-        self.rewind(first_round)
-
-    def rewind(self, round_: int) -> None:
-        """Go on with this round, which may be one that has begun or ended: it will be exactly the same again."""
-        self._next_round = round_ * self.steps  # each gossip step is a round of the engine
-        self._nodes = [
-            Node(
-                i,
-                self.method,
-                self._size,
-                session=self._session,
-                keys=self._keys.ring(i),
-                first_round=self._next_round,
-            )
-            for i in map(NodeId, self._here)
-        ]
+        self._ready_for: int | None = None  # the engine's round that the nodes can begin; None in mid-round
 
     def use_graph(self, graph: nx.Graph) -> None:
-        """Average along these edges from now on; in strict mode with the s that this graph asks for.
+        """Average along these edges from the next round on; in strict mode with the s that this graph asks for.
 
         Raises:
             ConfigError, PrivacyError: nothing sensible can be averaged on it.
         """
+        self.method, self._hoods = self._on(graph)
+        self._graph = graph
+
+    def use_method(self, method: Method) -> None:
+        """Average in this way from the next round on: selecting otherwise, but not masking otherwise."""
+        self._method = method
+        self.use_graph(self._graph)
+
+    def _on(self, graph: nx.Graph) -> tuple[Method, dict[NodeId, Neighbourhood]]:
         check_graph(graph, self._count)
-        self.method = self._method.for_graph(graph)
-        self._hoods = neighbourhoods(graph, self._here)
-        for node in self._nodes:
-            node.use_method(self.method)
+        return self._method.for_graph(graph, network=self._network), neighbourhoods(graph, self._here)
 
     @property
     def groups(self) -> Groups | None:
@@ -218,11 +207,11 @@ class Ensemble:
 
     def round(
         self,
-        vectors: NDArray[np.float32],
+        vectors: Models,
         *,
-        reference: NDArray[np.float32] | None = None,
-        crashes: Mapping[int, CrashPoint] | None = None,
-        out: NDArray[np.float32] | None = None,
+        reference: Models | None = None,
+        crashes: Crashes | None = None,
+        out: Models | None = None,
         watch: Watch | None = None,
     ) -> RoundResult:
         """Average once. The vectors must not change meanwhile; they are not changed.
@@ -236,61 +225,69 @@ class Ensemble:
         Raises:
             DataError: a model holds NaN or infinity; nothing was sent by anybody.
         """
-        self.begin(vectors, reference=reference, crashes=crashes, out=out, watch=watch).complete()
-        for _ in range(self.steps - 1):
-            self.proceed().complete()
-        return self.finish()
+        return drive(self.exchange(vectors, reference=reference, crashes=crashes, out=out, watch=watch))
 
-    def begin(
+    def exchange(
         self,
-        vectors: NDArray[np.float32],
+        vectors: Models,
         *,
-        reference: NDArray[np.float32] | None = None,
-        crashes: Mapping[int, CrashPoint] | None = None,
-        out: NDArray[np.float32] | None = None,
+        round_: int | None = None,
+        reference: Models | None = None,
+        memory: Models | None = None,
+        crashes: Crashes | None = None,
+        out: Models | None = None,
         watch: Watch | None = None,
-    ) -> Network:
-        """Begin what `round` does as a whole: let the network that is returned come to its end, then `proceed` with the
-        next gossip step in the same way until `steps` are done, then `finish`.
+    ) -> Generator[Wires, None, RoundResult]:
+        """What `round` does, for whoever carries frames further than these nodes. `memory` has what nodes last sent,
+        where they rank by it, and is written to; without it they keep their own.
+
+        It yields the wires of every gossip step when its frames wait to be carried, and goes on when they have come to
+        rest. A round may be broken off and begun again, by its number: it will be exactly the same.
         """
-        crashes = crashes or {}
-        self._check_models("vectors", vectors)
-        if reference is not None:
-            self._check_models("reference", reference)
-        self._check_crashes(crashes)
-        self._given, self._crashes, self._out, self._watch = vectors, crashes, out, watch
-        self._results: list[RoundResult] = []
-        return self._exchange(self._with_noise(vectors), reference)
+        number, crashes = self._next_round if round_ is None else round_, crashes or {}
+        self._check({"vectors": vectors, "reference": reference, "memory": memory})
+        check_crashes(crashes, self._count)
+        gone = [row for row, i in enumerate(self._here) if i in crashes]
+        models = entered = self._with_noise(vectors, RoundNo(number * self._steps))
+        tallies: list[Tally] = []
+        for step in range(self._steps):
+            inner = RoundNo(number * self._steps + step)  # each gossip step is a round of the engine
+            last = step + 1 == self._steps
+            after = out if last and out is not None else np.empty_like(vectors)
+            self._make_ready(inner, memory)
+            self._begin(inner, models, after, reference if step == 0 else None)
+            wires = self._wires(inner, crashes, watch)
+            yield wires  # announcements, relay frames and shares travel, and every node adds up what it gets
+            wires.outcomes()
+            for error in wires.rejected:
+                raise error  # these nodes are honest: a refused frame is a fault that must show
+            for node in self._nodes:
+                node.close()
+            self._ready_for = inner + 1
+            tallies.append(Tally.of(self._nodes, self._size))
+            after[gone] = models[gone]
+            models = after
+        models[gone] = vectors[gone]
+        self._next_round = number + 1
+        return RoundResult(
+            vectors=models,
+            entered=entered,
+            tally=sum(tallies[1:], start=tallies[0]),
+            sets=tuple(self._set_of(node, inner) for node in self._nodes),
+            groups=self.groups,
+        )
 
-    def proceed(self) -> Network:
-        """The next gossip step: what is shared is now the last step's result."""
-        self._results.append(self._result())
-        return self._exchange(self._results[-1].vectors, None)
-
-    def finish(self) -> RoundResult:
-        """The result of the round that has begun, once the network of its last step has come to its end."""
-        results = [*self._results, self._result()]
-        first, vectors = results[0], results[-1].vectors
-        for row, i in enumerate(self._here):
-            if i in self._crashes:
-                vectors[row] = self._given[row]
-        sent = {name: np.sum([one.bytes[name] for one in results], axis=0) for name in CATEGORIES}
-        return replace(first, vectors=vectors, tally=replace(first.tally, bytes=sent))
-
-    def _with_noise(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    def _with_noise(self, vectors: Models, round_: RoundNo) -> Models:
         """One stream for all nodes in their order: those of other places are drawn and dropped."""
         if not self._noise:
             return vectors
-        draw, here = self._seeds.generator("noise", self._next_round), frozenset(self._here)
+        draw, here = self._seeds.generator("noise", round_), frozenset(self._here)
         drawn = (draw.standard_normal(self._size, dtype=np.float32) for _ in range(max(here) + 1))
         rows = [row for i, row in enumerate(drawn) if i in here]
         return vectors + np.float32(self._noise) * np.stack(rows)
 
-    def _exchange(self, vectors: NDArray[np.float32], reference: NDArray[np.float32] | None) -> Network:
-        """Begin one round of the engine."""
-        round_, crashes, watch = RoundNo(self._next_round), self._crashes, self._watch
-        is_last = len(self._results) + 1 == self.steps
-        result = np.empty_like(vectors) if self._out is None or not is_last else self._out
+    def _begin(self, round_: RoundNo, models: Models, after: Models, reference: Models | None) -> None:
+        """Let every node select what it shares; it announces as soon as somebody carries its frames."""
 
         def begin(row: int) -> None:
             node = self._nodes[row]
@@ -298,17 +295,42 @@ class Ensemble:
                 node.begin_round(
                     round_,
                     self._hoods[node.id],
-                    vectors[row],
+                    models[row],
                     reference=None if reference is None else reference[row],
-                    out=result[row],
-                    entropy=streams.round_entropy(self._seeds, round_, node.id),
+                    out=after[row],
+                    entropy=self._secrets.entropy(node.id, round_),
                     deadlines=_DEADLINES,
                 )
             except DataError as error:
                 raise DataError(f"node {node.id}: {error}") from None
 
         list(self._pool.map(begin, range(len(self._nodes))))
-        self._next_round += 1
+
+    def _make_ready(self, round_: RoundNo, memory: Models | None) -> None:
+        """Nodes that have ended the round before this one, or new ones, with what they last sent."""
+        if self._ready_for == round_:
+            for node in self._nodes:
+                node.use_method(self.method)
+        else:
+            self._nodes = [self._new_node(i, round_) for i in map(NodeId, self._here)]
+        if memory is not None:
+            for node, row in zip(self._nodes, memory, strict=True):
+                node.memory = row
+        self._ready_for = None
+
+    def _new_node(self, node: NodeId, round_: RoundNo) -> Node:
+        return Node(
+            node,
+            self.method,
+            self._size,
+            session=self._secrets.session,
+            keys=self._secrets.ring(node),
+            first_round=round_,
+            tensors=self._tensors,
+        )
+
+    def _wires(self, round_: RoundNo, crashes: Crashes, watch: Watch | None) -> Wires:
+        """Between these nodes and to those elsewhere, as far as they have not crashed before the round."""
         up = {NodeId(i) for i in range(self._count) if crashes.get(i) != "before_announce"}
 
         def arrives(sender: NodeId, recipient: NodeId, frame: Frame) -> bool:
@@ -316,87 +338,28 @@ class Ensemble:
                 watch(sender, recipient, frame)
             return True
 
-        self._network = Network(
+        return Wires(
             {node.id: node for node in self._nodes if node.id in up},
             elsewhere=up.difference(self._here),
             pool=self._pool,
             workers=self._workers,
-            leaves=self._crash_filter(crashes, round_),
+            leaves=frames_that_leave(crashes, round_, self._hoods, self._seeds),
             arrives=arrives,
-        )
-        self._current = (round_, vectors, result)
-        return self._network
-
-    def _result(self) -> RoundResult:
-        """Of one round of the engine."""
-        round_, vectors, result = self._current
-        self._network.outcomes()
-        for error in self._network.rejected:
-            raise error  # these nodes are honest: a refused frame is a fault that must show
-        for node in self._nodes:
-            node.close()
-        for row, i in enumerate(self._here):
-            if i in self._crashes:
-                result[row] = vectors[row]
-        return RoundResult(
-            vectors=result,
-            entered=vectors,
-            tally=self._tally(),
-            sets=tuple(self._set_of(node, round_) for node in self._nodes),
-        )
-
-    def _check_models(self, name: str, models: NDArray[np.float32]) -> None:
-        if models.shape != (len(self._here), self._size) or models.dtype != np.float32:
-            raise DataError(
-                f"{name} are {models.shape} of {models.dtype}, but this network averages "
-                f"{(len(self._here), self._size)} of float32"
-            )
-
-    def _check_crashes(self, crashes: Mapping[int, CrashPoint]) -> None:
-        for node, point in crashes.items():
-            if point not in get_args(CrashPoint):
-                points = ", ".join(get_args(CrashPoint))
-                raise ConfigError(f"unknown crash point {point!r} for node {node}; choose one of {points}")
-            if node not in range(self._count):
-                raise ConfigError(f"node {node} cannot crash: there are nodes 0..{self._count - 1}")
-
-    def _tally(self) -> Tally:
-        ledgers = [node.ledger for node in self._nodes]
-        return Tally(
-            bytes={c: np.array([ledger.sent[c] for ledger in ledgers], dtype=np.int64) for c in CATEGORIES},
-            shares=sum(ledger.shares for ledger in ledgers),
-            parameters=sum(ledger.parameters for ledger in ledgers),
-            size=self._size,
         )
 
     def _set_of(self, node: Node, round_: RoundNo) -> IndexSet:
+        """What a node selected, or where nobody does, what may be sent to it."""
         if node.selected is not None:
             return node.selected
-        return drawn_towards(self.method, node.id, Attempt(session=self._session, round_=round_), self._size)
+        return drawn_towards(self.method, node.id, self._secrets.attempt(round_), self._size)
 
-    def _crash_filter(self, crashes: Mapping[int, CrashPoint], round_: RoundNo) -> Fate:
-        """Which frames still leave a node that crashes in this round."""
-        half: dict[int, set[NodeId]] = {}
-        for i, point in crashes.items():
-            if point == "during_share" and i in self._hoods:
-                view = self._hoods[NodeId(i)].view
-                draw = self._seeds.generator("crash", round_, i)
-                half[i] = {view[k] for k in draw.permutation(len(view))[: len(view) // 2]}
-
-        def leaves(sender: NodeId, recipient: NodeId, frame: Frame) -> bool:
-            match crashes.get(sender):
-                case None:
-                    return True
-                case "before_announce":
-                    return False
-                case "after_announce":
-                    return frame.kind is Kind.ANNOUNCE
-                case "after_coordination":
-                    return frame.kind not in _SHARES
-                case "during_share":
-                    return frame.kind not in _SHARES or recipient in half[sender]
-
-        return leaves
+    def _check(self, given: dict[str, Models | None]) -> None:
+        expected = (len(self._here), self._size)
+        for name, models in given.items():
+            if models is not None and (models.shape != expected or models.dtype != np.float32):
+                raise DataError(
+                    f"{name} are {models.shape} of {models.dtype}, but this network averages {expected} of float32"
+                )
 
 
 def aggregate(
@@ -406,7 +369,7 @@ def aggregate(
     *,
     seed: int = 0,
     reference: ArrayLike | None = None,
-    crashes: Mapping[int, CrashPoint] | None = None,
+    crashes: Crashes | None = None,
     workers: int | None = None,
 ) -> RoundResult:
     """One round among simulated nodes, with the frames that real peers would exchange.
@@ -437,7 +400,7 @@ def aggregate(
         ensemble.close()
 
 
-def _as_models(name: str, value: ArrayLike) -> NDArray[np.float32]:
+def _as_models(name: str, value: ArrayLike) -> Models:
     try:
         given = np.asarray(value)
         with np.errstate(over="ignore"):  # what does not fit becomes infinite, and is refused as such

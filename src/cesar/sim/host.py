@@ -8,7 +8,7 @@ so that any round can be repeated, there or by another host.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -17,32 +17,42 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from cesar.errors import DataError
 from cesar.indices import IndexSet
 from cesar.learn.flat import Layout, flatten
 from cesar.learn.samples import Dataset
 from cesar.learn.training import Cohort, Sgd
-from cesar.methods import Method
+from cesar.methods import Method, settling
 from cesar.node import sparsifier_of
 from cesar.seeds import SeedTree
-from cesar.sim.ensemble import CrashPoint, Ensemble, Tally
-from cesar.sim.network import Network
+from cesar.sim.ensemble import Ensemble, Models, Tally
+from cesar.sim.faults import Faults
+from cesar.sim.wires import Wires, drive
 from cesar.sparsify import TopK
 
-Models = NDArray[np.float32]
-"""(nodes, d)."""
 
+@dataclass(frozen=True, slots=True)
+class State:
+    """All that a run goes on with; not to be written to.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Faults:
-    """Each node crashes with this probability in every round, at this point, and is back in the next."""
+    Attributes:
+        models: (nodes, d).
+        memory: (nodes, d), what each node last sent, where its method ranks by that.
+    """
 
-    rate: float = 0.0
-    point: CrashPoint = "after_coordination"
+    models: Models
+    memory: Models | None = None
 
-    def draw(self, seed: int, round_: int, nodes: int) -> dict[int, CrashPoint]:
-        """Who crashes in a round."""
-        draws = SeedTree(seed).generator("faults", round_).random(nodes)
-        return {int(node): self.point for node in np.flatnonzero(draws < self.rate)}
+    def rows(self, low: int, high: int) -> State:
+        """That of some nodes."""
+        return State(self.models[low:high], None if self.memory is None else self.memory[low:high])
+
+    @classmethod
+    def joined(cls, states: Sequence[State]) -> State:
+        """Of nodes that were kept in several places, in order."""
+        memory = [state.memory for state in states if state.memory is not None]
+        models = np.concatenate([state.models for state in states])
+        return cls(models, np.concatenate(memory) if memory else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +63,7 @@ class Setup:
         parts: for each node the rows of the training set that are its own.
         graph: the aggregation graph of a round.
         dynamic: whether the graph changes from round to round.
+        settle_from: from this round on nodes average without training, `settle_share` of their models.
     """
 
     data: Dataset
@@ -64,13 +75,36 @@ class Setup:
     method: Method
     faults: Faults
     seed: int
+    settle_from: int | None = None
+    settle_share: float = 0.3
 
     @property
     def size(self) -> int:
         """D."""
         return Layout.of(self.module).size
 
-    def share(self, nodes: range) -> Setup:
+    @property
+    def remembers(self) -> bool:
+        """Whether nodes rank by what they last sent."""
+        return getattr(sparsifier_of(self.method), "memory", False) is True
+
+    def settles(self, round_: int) -> bool:
+        """Whether a round averages without training."""
+        return self.settle_from is not None and round_ >= self.settle_from
+
+    def method_of(self, round_: int) -> Method:
+        """How a round averages."""
+        if not self.settles(round_):
+            return self.method
+        degrees = [degree for _, degree in self.graph(round_).degree]
+        return settling(self.method, self.settle_share, round(sum(degrees) / len(degrees)))
+
+    def first_state(self, nodes: int) -> State:
+        """What so many nodes start from, which counts as sent: rows that share their memory."""
+        models = np.broadcast_to(flatten(self.module).numpy(), (nodes, self.size))
+        return State(models, models if self.remembers else None)
+
+    def for_nodes(self, nodes: range) -> Setup:
         """What a host of these nodes needs: their training samples and no others."""
         parts = [self.parts[node] for node in nodes]
         ends = np.cumsum([len(rows) for rows in parts])
@@ -80,17 +114,45 @@ class Setup:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contributions:
+    """What went into a round of averaging. The next round writes over the models.
+
+    Attributes:
+        models: (nodes, d), after local training and before averaging.
+        sets: what each node selected, or with coordinated subsampling what is selected towards it.
+    """
+
+    models: Models
+    sets: tuple[IndexSet, ...]
+
+    @classmethod
+    def joined(cls, parts: Sequence[Contributions]) -> Contributions:
+        """Of nodes of several hosts, in order."""
+        return cls(
+            models=np.concatenate([part.models for part in parts]),
+            sets=tuple(chosen for part in parts for chosen in part.sets),
+        )
+
+
 class Host:
     """Some nodes of a simulation.
 
     Args:
         setup: with the parts of these nodes alone.
         nodes: their numbers.
+        state: to go on with; by default the first one.
         workers: threads; by default one per core.
     """
 
     def __init__(
-        self, setup: Setup, nodes: range, *, workers: int | None = None, next_round: int = 0
+        self,
+        setup: Setup,
+        nodes: range,
+        *,
+        state: State | None = None,
+        next_round: int = 0,
+        workers: int | None = None,
     ) -> None:
         self._setup, self._nodes = setup, nodes
         graph = setup.graph(next_round)
@@ -107,68 +169,102 @@ class Host:
         )
         self._ensemble = Ensemble(
             graph,
-            setup.method,
+            setup.method_of(next_round),
             setup.size,
             seed=setup.seed,
             workers=workers,
             first_round=next_round,
             nodes=nodes,
+            tensors=Layout.of(setup.module).lengths,
         )
+        self._settling = setup.settles(next_round)
         self._ranks_change = isinstance(sparsifier_of(setup.method), TopK)
-        self._expected = next_round
-        self._network: Network | None = None
+        self._models = self._memory = np.empty((0, 0), dtype=np.float32)
+        self.take(state)
+        self._reference: Models | None = None
         self._spare: Models | None = None
+        self._contributions: Contributions | None = None
 
     @property
-    def steps(self) -> int:
-        """Gossip steps in a round."""
-        return self._ensemble.steps
+    def state(self) -> State:
+        """What to go on with after the last round."""
+        return State(self._models, self._memory if self._setup.remembers else None)
 
-    def start(self) -> Models:
-        """The models that all nodes start from."""
-        return np.tile(flatten(self._setup.module).numpy(), (len(self._nodes), 1))
+    @property
+    def contributions(self) -> Contributions:
+        """What went into the last round."""
+        assert self._contributions is not None, "no round has ended yet"
+        return self._contributions
 
-    def train(self, models: Models, round_: int) -> None:
-        """Begin a round with local training, which changes the models in place; they belong to the host from now on."""
-        if self._network is not None or round_ != self._expected:
-            self._ensemble.rewind(round_)
-        self._network, self._expected = None, round_ + 1
-        self._models, self._round = models, round_
+    def take(self, state: State | None) -> None:
+        """Go on with this state, or with the first one.
+
+        Raises:
+            DataError: it lacks the memory that the method ranks by.
+        """
+        state = self._setup.first_state(len(self._nodes)) if state is None else state
+        self._models = state.models
+        if self._setup.remembers:
+            if state.memory is None:
+                raise DataError(
+                    "this run was saved without the memory that its method ranks by; start it anew in another directory"
+                )
+            self._memory = np.array(state.memory, order="C")  # the exchange writes to it
+
+    def train(self, round_: int) -> None:
+        """Let every node take its local steps of a round; nodes that settle take none."""
+        if self._setup.settles(round_):
+            self._reference = self._models if self._ranks_change else None
+            return
+        models = self._own()
         self._reference = models.copy() if self._ranks_change else None
         self._cohort.train(models, round_)
 
-    def begin(self) -> Network:
-        """Begin to average; the network of these nodes."""
+    def average(self, round_: int) -> Tally:
+        """Average what was trained; what was sent."""
+        return drive(self.exchange(round_))
+
+    def exchange(self, round_: int) -> Generator[Wires, None, Tally]:
+        """What `average` does, for whoever carries frames to other hosts; see `Ensemble.exchange`."""
+        if self._setup.settles(round_) != self._settling:
+            self._settling = self._setup.settles(round_)
+            self._ensemble.use_method(self._setup.method_of(round_))
         if self._setup.dynamic:
-            self._ensemble.use_graph(self._setup.graph(self._round))
-        crashes = self._setup.faults.draw(self._setup.seed, self._round, self._count)
-        out = np.empty_like(self._models) if self._spare is None else self._spare
-        self._network = self._ensemble.begin(
-            self._models, reference=self._reference, crashes=crashes, out=out
+            self._ensemble.use_graph(self._setup.graph(round_))
+        result = yield from self._ensemble.exchange(
+            self._models,
+            round_=round_,
+            reference=self._reference,
+            memory=self._memory if self._setup.remembers else None,
+            crashes=self._setup.faults.draw(self._setup.seed, round_, self._count),
+            out=self._spare,
         )
-        return self._network
+        self._models, self._spare = result.vectors, self._models
+        self._contributions = Contributions(models=result.entered, sets=result.sets)
+        return result.tally
 
-    def proceed(self) -> Network:
-        """Begin the next of the method's gossip steps."""
-        self._network = self._ensemble.proceed()
-        return self._network
-
-    def finish(self) -> tuple[Tally, Models]:
-        """What was sent, and the new models, when nothing is in flight any more."""
-        result = self._ensemble.finish()
-        self._network, self._spare = None, self._models
-        self._contributions = result.entered, result.sets
-        return result.tally, result.vectors
-
-    def contributions(self) -> tuple[Models, tuple[IndexSet, ...]]:
-        """The models that went into the last round, and what was selected of them."""
-        return self._contributions
-
-    def test(self, models: Models, test_samples: int | None, summaries: int) -> list[dict[str, float]]:
+    def test(self, test_samples: int | None, summaries: int) -> list[dict[str, float]]:
         """The test metrics of each node."""
-        return self._cohort.test(models, test_samples, summaries)
+        return self._cohort.test(self._own(), test_samples, summaries)
+
+    def test_mean(self, test_samples: int | None, summaries: int) -> dict[str, float]:
+        """The test metrics of the mean of these nodes' models, which none of them has."""
+        (found,) = self._cohort.test(mean_model(self._models), test_samples, summaries)
+        return found
 
     def close(self) -> None:
         """Let the worker threads go."""
         self._pool.shutdown()
         self._ensemble.close()
+
+    def _own(self) -> Models:
+        """The models, in memory that may be written to; that of the first ones and Ray's may not."""
+        if not self._models.flags.writeable:
+            self._models = np.array(self._models, order="C")
+        return self._models
+
+
+def mean_model(models: Models) -> Models:
+    """(1, d): the mean of all models."""
+    mean: Models = models.mean(axis=0, keepdims=True, dtype=np.float64).astype(np.float32)
+    return mean

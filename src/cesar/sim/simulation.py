@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-import networkx as nx
+import numpy as np
 
 from cesar.errors import ConfigError
-from cesar.indices import IndexSet
 from cesar.learn.training import mean_metrics
 from cesar.sim.ensemble import Tally
-from cesar.sim.host import Host, Models, Setup
+from cesar.sim.host import Contributions, Host, Setup, State, mean_model
 from cesar.wire import CATEGORIES
 
 
@@ -33,20 +32,6 @@ class RoundRecord:
     seconds: dict[str, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
-    """What went into a round of averaging. The next round writes over the models.
-
-    Attributes:
-        models: (n, d), after local training and before averaging.
-        sets: what each node selected, or with coordinated subsampling what is selected towards it.
-    """
-
-    models: Models
-    sets: tuple[IndexSet, ...]
-    graph: nx.Graph
-
-
 class Crew(Protocol):
     """Whoever has the nodes of a simulation: this process, or hosts in other processes."""
 
@@ -59,11 +44,16 @@ class Crew(Protocol):
     def test(self, test_samples: int | None, summaries: int) -> list[dict[str, float]]:
         """The test metrics of each node."""
 
-    def models(self) -> Models:
-        """All models, after the last round that was averaged."""
+    def test_mean(self, test_samples: int | None, summaries: int) -> dict[str, float]:
+        """The test metrics of the mean of all models, which no node has."""
 
-    def contributions(self) -> tuple[Models, tuple[IndexSet, ...]]:
-        """All models as they went into that round, and what was selected of them."""
+    @property
+    def state(self) -> State:
+        """What to go on with after the last round that was averaged."""
+
+    @property
+    def contributions(self) -> Contributions:
+        """What went into that round."""
 
     def close(self) -> None:
         """Let go of everything."""
@@ -72,40 +62,13 @@ class Crew(Protocol):
 class Hire(Protocol):
     """Finds a crew for a run."""
 
-    def __call__(self, setup: Setup, models: Models | None, next_round: int) -> Crew:
-        """A crew that goes on with these models, or starts anew."""
+    def __call__(self, setup: Setup, state: State | None, next_round: int) -> Crew:
+        """A crew that goes on with this state, or starts anew."""
 
 
-class LocalCrew:
-    """One host in this process."""
-
-    def __init__(
-        self, setup: Setup, models: Models | None, next_round: int, *, workers: int | None = None
-    ) -> None:
-        self._host = Host(setup, range(len(setup.parts)), workers=workers, next_round=next_round)
-        self._models = self._host.start() if models is None else models
-
-    def train(self, round_: int) -> None:
-        self._host.train(self._models, round_)
-
-    def average(self, round_: int) -> Tally:
-        self._host.begin().complete()
-        for _ in range(self._host.steps - 1):
-            self._host.proceed().complete()
-        tally, self._models = self._host.finish()
-        return tally
-
-    def test(self, test_samples: int | None, summaries: int) -> list[dict[str, float]]:
-        return self._host.test(self._models, test_samples, summaries)
-
-    def models(self) -> Models:
-        return self._models
-
-    def contributions(self) -> tuple[Models, tuple[IndexSet, ...]]:
-        return self._host.contributions()
-
-    def close(self) -> None:
-        self._host.close()
+def local_crew(setup: Setup, state: State | None, next_round: int, *, workers: int | None = None) -> Crew:
+    """One host in this process has all nodes."""
+    return Host(setup, range(len(setup.parts)), state=state, next_round=next_round, workers=workers)
 
 
 class Simulation:
@@ -113,29 +76,28 @@ class Simulation:
 
     Args:
         hire: whom the nodes live with; by default this process.
-        models: (n, d) to go on with; by default all nodes start from the module's parameters.
+        state: to go on with; by default all nodes start from the module's parameters.
         next_round: the round to go on with.
     """
 
     def __init__(
-        self, setup: Setup, hire: Hire = LocalCrew, *, models: Models | None = None, next_round: int = 0
+        self, setup: Setup, hire: Hire = local_crew, *, state: State | None = None, next_round: int = 0
     ) -> None:
         self._setup, self.next_round = setup, next_round
         expected = (len(setup.parts), setup.size)
-        if models is not None and models.shape != expected:
-            raise ConfigError(f"models have shape {models.shape}, but {expected} was expected")
-        self._crew = hire(setup, models, next_round)
+        if state is not None and state.models.shape != expected:
+            raise ConfigError(f"models have shape {state.models.shape}, but {expected} was expected")
+        self._crew = hire(setup, state, next_round)
 
     @property
-    def models(self) -> Models:
-        """(n, d), after the last round."""
-        return self._crew.models()
+    def state(self) -> State:
+        """What to go on with after the last round."""
+        return self._crew.state
 
     @property
-    def exchange(self) -> Exchange:
+    def contributions(self) -> Contributions:
         """What went into the last round."""
-        models, sets = self._crew.contributions()
-        return Exchange(models=models, sets=sets, graph=self._setup.graph(self.next_round - 1))
+        return self._crew.contributions
 
     def run(self, rounds: int) -> Iterator[RoundRecord]:
         """Go on until `rounds` rounds are done; yields after each."""
@@ -162,5 +124,16 @@ class Simulation:
         )
 
     def evaluate(self, test_samples: int | None = None, summaries: int = 50) -> dict[str, float]:
-        """Test metrics on the first test samples, averaged over the nodes; ROUGE-L on the first `summaries`."""
-        return mean_metrics(self._crew.test(test_samples, summaries))
+        """Test metrics on the first test samples, with ROUGE-L on the first `summaries`: the mean over the nodes, the
+        spread between them (standard deviation), and those of the mean of all models. `distance` says how far models
+        are from their mean: the root of the mean square over nodes and parameters.
+        """
+        rows = self._crew.test(test_samples, summaries)
+        models = self._crew.state.models
+        away = models - mean_model(models)
+        return {
+            **mean_metrics(rows),
+            **{f"{name}_spread": float(np.std([row[name] for row in rows])) for name in rows[0]},
+            **{f"mean_model_{name}": v for name, v in self._crew.test_mean(test_samples, summaries).items()},
+            "distance": float(np.sqrt(np.mean(np.square(away, dtype=np.float64)))),
+        }

@@ -1,20 +1,21 @@
-"""An in-memory network: delivers frames in any order, loses them, or cuts a node off in mid-round.
+"""Wires: carries frames between nodes in memory, in any order; loses them, or cuts a node off in mid-round.
 
 Nodes are actors. A worker takes a node that has mail and lets it read, or one that may have something to
 send and takes a few frames from it; nobody else touches the node meanwhile. Nodes with mail come first, so
 that memory holds a few frames at a time, however large they are. With a `shuffle`, frames are gathered and
 delivered one by one in random order, which must lead to the same result. Where nodes live in several processes, each
-has a network of its own nodes; what is for others leaves it in `carry` and is handed to theirs.
+has wires of its own nodes; what is for others leaves them in `carry` and is handed to theirs.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Generator, Iterable, Mapping
 from concurrent.futures import Executor
 from enum import Enum
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
@@ -39,6 +40,9 @@ BATCH_BYTES = 1 << 20
 """Small frames travel together, which saves turns; a large one travels alone, which saves memory."""
 
 
+_T = TypeVar("_T")
+
+
 class _State(Enum):
     IDLE = 0
     QUEUED = 1
@@ -50,15 +54,15 @@ def _always(sender: NodeId, recipient: NodeId, frame: Frame) -> bool:
     return True
 
 
-class Network:
+class Wires:
     """Connects nodes that have begun a round.
 
     Args:
         nodes: the participants that live here.
-        elsewhere: participants that live in other networks; frames to anybody else get lost.
+        elsewhere: participants on the wires of other processes; frames to anybody else get lost.
         pool: has `workers` threads for us (kernels and the cipher release the interpreter lock).
         leaves: what a node still sends; a crash is a node whose frames stop leaving.
-        arrives: what the network does not lose on the way.
+        arrives: what is not lost on the way.
         shuffle: deliver one frame at a time in an order drawn from this generator.
     """
 
@@ -247,3 +251,14 @@ class Network:
                     reached.add(recipient)
             for recipient in reached:
                 self._call(recipient, urgent=True)
+
+
+def drive(exchange: Generator[Wires, None, _T]) -> _T:
+    """Let the wires that an exchange yields come to rest, one after the other; what the exchange returns."""
+    while True:
+        try:
+            wires = next(exchange)
+        except StopIteration as end:
+            outcome: _T = end.value
+            return outcome
+        wires.complete()

@@ -1,0 +1,135 @@
+"""Patterns: a Huffman code for eight positions at a time, after the density class of their block."""
+
+from __future__ import annotations
+
+import heapq
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cesar import bits
+from cesar.bits import ZERO, jit
+from cesar.indices.blocks import BLOCK_BYTES, CLASSES, POPCOUNTS, blocks_of, survey
+from cesar.indices.indexset import IndexSet
+from cesar.indices.streams import Stream, expect, expect_consumed, stream_bytes, stream_words
+from cesar.types import BitWords, ByteArray
+
+LONGEST_PATTERN = 13
+"""No code is longer, so the decoder's table has 2^13 entries and fits the cache."""
+
+
+@cache
+def pattern_lengths() -> NDArray[np.uint8]:
+    """Code length of each of the 256 patterns, for each density class k.
+
+    Weights are exact integers, k^ones · (32 − k)^(8 − ones), raised to at least 2^28 so that no code is
+    longer than 13 bits. Huffman's rule: join the two lightest; of equal weights the one made first.
+    """
+    table = np.zeros((CLASSES, 256), dtype=np.uint8)
+    for k in range(1, CLASSES):
+        weights = [max(k ** int(o) * (CLASSES - k) ** (8 - int(o)), 1 << 28) for o in POPCOUNTS]
+        heap: list[tuple[int, int, list[int]]] = [(w, s, [s]) for s, w in enumerate(weights)]
+        heapq.heapify(heap)
+        made = 256
+        while len(heap) > 1:
+            (w1, _, left), (w2, _, right) = heapq.heappop(heap), heapq.heappop(heap)
+            members = left + right
+            table[k, members] += 1
+            heapq.heappush(heap, (w1 + w2, made, members))
+            made += 1
+    return table
+
+
+@cache
+def _pattern_tables() -> tuple[NDArray[np.uint32], NDArray[np.uint16]]:
+    """Encoder and decoder of each class: (code << 8 | length), and length << 8 | pattern by 13 bits read."""
+    lengths = pattern_lengths()
+    encoder = np.zeros((CLASSES, 256), dtype=np.uint32)
+    decoder = np.zeros((CLASSES, 1 << LONGEST_PATTERN), dtype=np.uint16)
+    for k in range(1, CLASSES):
+        code, previous = 0, 0
+        for length, symbol in sorted((int(n), s) for s, n in enumerate(lengths[k])):
+            code <<= length - previous
+            previous = length
+            reversed_ = int(f"{code:0{length}b}"[::-1], 2)
+            encoder[k, symbol] = reversed_ << 8 | length
+            decoder[k, reversed_ :: 1 << length] = length << 8 | symbol
+            code += 1
+    return encoder, decoder
+
+
+@jit
+def _pattern_bits(data: ByteArray, classes: ByteArray, lengths: NDArray[np.uint8]) -> int:
+    total = 0
+    for block in range(len(classes)):
+        row = lengths[classes[block]]
+        for i in range(block * BLOCK_BYTES, min((block + 1) * BLOCK_BYTES, len(data))):
+            total += row[data[i]]
+    return total
+
+
+@jit
+def _write_patterns(data: ByteArray, classes: ByteArray, codes: NDArray[np.uint32], out: Stream) -> None:
+    window, filled, k = ZERO, ZERO, 0
+    for block in range(len(classes)):
+        row = codes[classes[block]]
+        for i in range(block * BLOCK_BYTES, min((block + 1) * BLOCK_BYTES, len(data))):
+            entry = np.uint64(row[data[i]])
+            window |= (entry >> np.uint64(8)) << filled
+            filled += entry & np.uint64(255)
+            if filled >= np.uint64(32):
+                out[k] = np.uint32(window & np.uint64(0xFFFFFFFF))
+                k += 1
+                window >>= np.uint64(32)
+                filled -= np.uint64(32)
+    if filled > ZERO:
+        out[k] = np.uint32(window)
+
+
+@jit
+def _read_patterns(stream: Stream, classes: ByteArray, codes: NDArray[np.uint16], out: ByteArray) -> int:
+    window, filled, k, used = ZERO, ZERO, 0, 0
+    mask = np.uint64((1 << LONGEST_PATTERN) - 1)
+    for block in range(len(classes)):
+        row = codes[classes[block]]
+        for i in range(block * BLOCK_BYTES, min((block + 1) * BLOCK_BYTES, len(out))):
+            if filled < np.uint64(32):
+                if k < len(stream):
+                    window |= np.uint64(stream[k]) << filled
+                k += 1
+                filled += np.uint64(32)
+            entry = np.uint64(row[window & mask])
+            out[i] = np.uint8(entry & np.uint64(255))
+            length = entry >> np.uint64(8)
+            window >>= length
+            filled -= length
+            used += int(length)
+    return used
+
+
+def size_of(indices: IndexSet, classes: ByteArray) -> int:
+    """Bytes of the body, given the density classes of a survey."""
+    data = bits.to_bytes(indices.words, indices.size)
+    return len(classes) + (_pattern_bits(data, classes, pattern_lengths()) + 7) // 8
+
+
+def encode(indices: IndexSet) -> bytes:
+    """The body of a set."""
+    data, (_, classes, _) = bits.to_bytes(indices.words, indices.size), survey(indices)
+    used = _pattern_bits(data, classes, pattern_lengths())
+    out = np.zeros(used // 32 + 1, dtype=np.uint32)
+    _write_patterns(data, classes, _pattern_tables()[0], out)
+    return classes.tobytes() + stream_bytes(out, used)
+
+
+def decode(body: ByteArray, size: int) -> BitWords:
+    """The bitmap of a body."""
+    blocks = blocks_of(size)
+    expect(len(body) >= blocks, "the density classes are truncated")
+    classes, rest = body[:blocks], body[blocks:]
+    expect(blocks == 0 or 0 < classes.min() <= classes.max() < CLASSES, "there is no such density class")
+    out = np.empty((size + 7) // 8, dtype=np.uint8)
+    used = _read_patterns(stream_words(rest), classes, _pattern_tables()[1], out)
+    expect_consumed(rest, used)
+    return bits.from_bytes(out, size)

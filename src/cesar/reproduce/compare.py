@@ -1,0 +1,46 @@
+"""Methods set against one another, for the claims."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cesar.experiment.results import MethodRow
+
+Rows = dict[str, dict[str, "MethodRow"]]
+"""Part → title of the method → its line."""
+
+
+def gap(one: MethodRow, other: MethodRow) -> tuple[float, float]:
+    """The difference of two means, and its standard error (NaN where a side has one seed)."""
+    errors = [math.nan if row.error is None else row.error for row in (one, other)]
+    return one.value - other.value, math.hypot(*errors)
+
+
+def points(difference: float, error: float) -> str:
+    """A difference of accuracies in points."""
+    return f"{100 * difference:+.2f}" + ("" if math.isnan(error) else f" ± {100 * error:.2f}")
+
+
+def against(rows: Rows, base: str) -> str:
+    """By how much the others are better than `base`, part by part; nothing if there are none."""
+    texts = []
+    for part, line in rows.items():
+        if base not in line:
+            continue
+        axis = "points of accuracy" if line[base].higher_is_better else "% lower RMSE"
+        listed = ", ".join(
+            f"{title.removeprefix('CESAR, ')} {_better(row, line[base]):+.2f}"
+            for title, row in line.items()
+            if title != base
+        )
+        if listed:
+            texts.append(f"{part} ({axis}): {listed}")
+    return "; ".join(texts)
+
+
+def _better(row: MethodRow, other: MethodRow) -> float:
+    """By how much a row is better than another, in percent of the metric for errors and points for accuracies."""
+    difference, _ = gap(row, other)
+    return 100 * difference if row.higher_is_better else -100 * difference / other.value

@@ -1,0 +1,1 @@
+"""One module for each table and figure of the paper; `cesar.reproduce.catalogue` lists them."""

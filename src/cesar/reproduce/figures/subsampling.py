@@ -1,0 +1,31 @@
+"""Not in the paper: independent against coordinated subsampling."""
+
+from __future__ import annotations
+
+from cesar.reproduce.compare import against
+from cesar.reproduce.reproduction import Claim, Outcome, Reproduction, needs, takes
+from cesar.reproduce.tables import Scale, Tables, base, cesar
+
+
+def experiments(scale: Scale) -> dict[str, Tables]:
+    """The same expected share, and so the same bytes but for seeds of a few bytes."""
+    method = [cesar("random", 0.3)[1], {**cesar("coordinated", 0.3)[1], "label": "CESAR, coordinated"}]
+    parts = {"cifar10": "shards", "movielens": None}
+    return {name: base(name, scale, spread=spread) | {"method": method} for name, spread in parts.items()}
+
+
+def _coordinated(outcome: Outcome) -> str:
+    compared = against(outcome.rows, "CESAR")
+    return f"{compared}." if compared else ""
+
+
+SUBSAMPLING = Reproduction(
+    name="subsampling",
+    place="not in the paper",
+    brief="independent against coordinated subsampling",
+    what="independent against coordinated subsampling at equal bytes",
+    needs=needs("cifar10, movielens"),
+    takes=takes("2 s", "5 min", "4 days"),
+    experiments=experiments,
+    claims=(Claim(title="Coordinated against independent subsampling, at equal bytes", check=_coordinated),),
+)

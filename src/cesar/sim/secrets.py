@@ -1,0 +1,68 @@
+"""Secrets of a simulated network: all of them follow from the run's seed, so that a round can be drawn again.
+
+Nobody else knows the paths by which they do; real peers take theirs from the operating system.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from cesar.crypto.keys import SESSION_BYTES, Attempt, KeyPair, Keyring, PairSecret
+from cesar.indices import IndexSet
+from cesar.seeds import SeedTree
+from cesar.sparsify import AnySparsifier, CoordinatedSubsampling, RandomSubsampling
+from cesar.types import Entropy, NodeId, RoundNo
+
+
+class Secrets:
+    """Session, keys and fresh seeds of all nodes of a run; keys are computed when they are first needed."""
+
+    def __init__(self, seed: int) -> None:
+        self._seeds = SeedTree(seed)
+        self.session = self._seeds.bytes(SESSION_BYTES, "session")
+        self._key_pairs: dict[NodeId, KeyPair] = {}
+        self._pairs: dict[tuple[NodeId, NodeId], PairSecret] = {}
+
+    def attempt(self, round_: RoundNo) -> Attempt:
+        """The round's name, which everything drawn in common depends on."""
+        return Attempt(session=self.session, round_=round_)
+
+    def key_pair(self, node: NodeId) -> KeyPair:
+        """A node's static agreement keys."""
+        if node not in self._key_pairs:
+            self._key_pairs[node] = KeyPair.generate(self._seeds.entropy("keys", node))
+        return self._key_pairs[node]
+
+    def pair(self, node: NodeId, peer: NodeId) -> PairSecret:
+        """What a node and a peer have agreed on with these keys."""
+        if (node, peer) not in self._pairs:
+            self._pairs[node, peer] = self.key_pair(node).agree(self.key_pair(peer).public, self.session)
+        return self._pairs[node, peer]
+
+    def ring(self, node: NodeId) -> Keyring:
+        """A node's keys; its ephemeral ones depend on the epoch alone, so that a resumed run is the same."""
+
+        def ephemeral(epoch: int) -> bytes:
+            return self._seeds.entropy("ephemeral", epoch, node)(32)
+
+        return Keyring(partial(self.pair, node), ephemeral)
+
+    def entropy(self, node: NodeId, round_: RoundNo) -> Entropy:
+        """What a node draws from in a round: its selection first, then fresh seeds."""
+        return self._seeds.entropy("round", round_, node)
+
+    def selections(
+        self, sparsifier: AnySparsifier, round_: RoundNo, nodes: int, size: int
+    ) -> list[IndexSet] | None:
+        """What so many nodes select in a round; None if that follows from their models.
+
+        With coordinated subsampling entry r is what is selected towards r.
+        """
+        ids, nothing = map(NodeId, range(nodes)), np.zeros(size, dtype=np.float32)
+        if isinstance(sparsifier, RandomSubsampling):
+            return [sparsifier.select(nothing, None, self.entropy(i, round_)) for i in ids]
+        if isinstance(sparsifier, CoordinatedSubsampling):
+            return [sparsifier.select_for(i, self.attempt(round_), size) for i in ids]
+        return None

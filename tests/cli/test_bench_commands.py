@@ -1,0 +1,73 @@
+"""`cesar bench`: measurements that can be wrong, and bytes at the paper's settings."""
+
+import json
+
+import pytest
+
+from cesar.bench import floor
+from support.commands import read, run
+
+
+class Counted:
+    """In place of the cipher: notes what is made, and how long each block is."""
+
+    made: dict[bytes, int]
+
+    def __init__(self, key):
+        self.key = key
+        self.made[key] = 0
+
+    def fill(self, block):
+        self.made[self.key] += len(block)
+
+
+def test_the_floor_makes_every_word_of_every_mask_once(monkeypatch):
+    monkeypatch.setattr(Counted, "made", {}, raising=False)
+    monkeypatch.setattr(floor, "Keystream", Counted)
+    assert floor.keystream_seconds(6, 2 * floor.BLOCK + 1) > 0
+    assert list(Counted.made.values()) == [2 * floor.BLOCK + 1] * 6, "six masks, each with a key of its own"
+
+
+def test_bench_round():
+    small = ("--nodes", "6", "--degree", "3", "--params", "2000", "--rounds", "1")
+    result = read("bench", "round", *small, "--sparsifier", "topk")
+    assert result["shared"] == pytest.approx(0.3, abs=0.05)
+    assert result["ratio"] > 1, "nobody is faster than the floor"
+    assert result["peak_rss_bytes"] > 10_000_000, "Python alone is larger"
+    sent = result["bytes_per_node"]
+    assert set(sent) == {"coordination", "values", "metadata", "control"}
+    assert sent["values"] == pytest.approx(3 * 4 * result["shared"] * 2000, rel=0.01), "3 neighbours, 32 bits"
+
+
+def test_a_graph_that_falls_apart_is_drawn_again():
+    """Random graphs of degree 2 are often several rings."""
+    found = read(
+        "bench", "bytes", "--nodes", 24, "--degree", 2, "--params", 500, "--share", 0.2, "--graphs", 3
+    )
+    assert found["ratio"] > 0
+
+
+@pytest.mark.parametrize(
+    "options, low, high",
+    [
+        (("--sparsifier", "topk"), 1.0, 1.12),
+        (("--sparsifier", "random"), 1.0, 1.01),
+        (("--sparsifier", "topk", "--ring-bits", "16"), 0.5, 0.70),
+        (("--sparsifier", "random", "--ring-bits", "16"), 0.5, 0.52),
+        (("--sparsifier", "topk", "--paper"), 1.30, 1.40),
+        (("--sparsifier", "random", "--paper"), 1.09, 1.13),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_bytes_of_the_paper_settings(options, low, high):
+    """48 nodes, 6-regular, 89,834 parameters, 30 % shared: against D-PSGD at the measured share."""
+    assert low <= read("bench", "bytes", *options)["ratio"] <= high
+
+
+def test_bench_peers():
+    done = run("bench", "peers", "--params", 50_000, "--rounds", 2, "--json")
+    figures = json.loads(done.stdout)
+    assert figures["shared"] == pytest.approx(0.3, abs=0.02)
+    assert figures["bytes_per_peer"] == pytest.approx(3 * 4 * 0.3 * 50_000, rel=0.05)
+    assert 0 < figures["transport_overhead"] < 0.5, "TLS and HTTP add something, and nothing is overlooked"
+    assert figures["ratio"] > 1, "nobody is faster than the floor"
