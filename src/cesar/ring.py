@@ -269,7 +269,9 @@ def average(
     out = total.view(np.float32)
     tensor = 0
     for w in range(kept.shape[1]):
-        base = np.uint64(64 * w)  # without a sign: an index that could be negative keeps loops from being vectorised
+        base = np.uint64(
+            64 * w
+        )  # without a sign: an index that could be negative keeps loops from being vectorised
         width = min(64, len(own) - 64 * w)
         gone = spoiled[w] if len(spoiled) else ZERO
         heard[:] = 0
