@@ -15,13 +15,13 @@ from itertools import product
 import networkx as nx
 import numpy as np
 import pytest
-from cesar.sim.network import Network
 
 import cesar
 from cesar import bits, ring
 from cesar.crypto.keys import Attempt, KeyPair, Keyring, PairSecret, digest_positions, hkdf_extract, mask_key
 from cesar.crypto.keystream import Keystream
 from cesar.protocol.sender import wants_negation
+from cesar.sim.wires import Wires
 from cesar.wire import Announce, Kind, Share, members_to_bytes, read_header
 from support.harness import SESSIONS, Case, key_pair
 
@@ -63,7 +63,7 @@ class Thief:
         for round_ in range(EPOCH + 1):
             for node in self.nodes.values():
                 replace(self.case, round_=round_, seed=round_).begin(node)
-            Network(self.nodes, arrives=self.record).run()
+            Wires(self.nodes, arrives=self.record).run()
         gc.collect()
         self.take(gc.get_objects())  # the memory of all nodes, and more
 
