@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 
 import networkx as nx
@@ -12,6 +13,7 @@ import cesar
 from cesar.errors import LocalProtocolError, PrivacyError
 from cesar.grouping import groups
 from cesar.node import Node
+from cesar.sim.wires import Wires
 from support.harness import Case
 
 SPARSIFIERS = [cesar.RandomSubsampling(0.4), cesar.TopK(0.3), cesar.FullSharing()]
@@ -82,3 +84,88 @@ def test_groups_that_do_not_fit_are_refused():
             begin(small)
     with pytest.raises(PrivacyError, match="fewer than 3"):
         begin(right, group_size=3)
+
+
+# ── members that leave and come back ────────────────────────────────────────────────────────────────────
+
+
+def sums_over_time(method, graph, away, rounds, *, size=8):
+    """(round, receiver, group) → who was in the sum; `away` says who is cut off in a round."""
+    vectors = np.random.default_rng(1).normal(size=(len(graph), size)).astype(np.float32)
+    case = Case(graph=graph, method=method, vectors=vectors)
+    nodes, found = {i: case.node(i) for i in graph}, {}
+    for round_ in range(rounds):
+        gone = away(round_)
+        for node in nodes.values():
+            replace(case, round_=round_, seed=round_).begin(node)
+        outcomes = Wires(nodes, arrives=lambda i, j, _, gone=gone: not {i, j} & gone).run()
+        for r in set(graph) - gone:
+            for group in case.settled.groups[r]:
+                members = tuple(node for node in group if node in outcomes[r].contributors)
+                if members:
+                    found[round_, r, group] = members
+    return case.settled.groups, found
+
+
+def groups_heard(table, *, without):
+    """(receiver, group), but for one receiver."""
+    return [(r, group) for r, found in table.items() if r != without for group in found]
+
+
+def test_without_regrouping_a_group_waits_for_ever_and_goes_on_at_once():
+    graph, method = nx.complete_graph(7), cesar.SecureAggregation(group_size=3)
+    table, found = sums_over_time(method, graph, lambda t: {2} if 2 <= t < 9 else set(), 12)
+    for r, group in groups_heard(table, without=2):
+        expected = [t for t in range(12) if 2 not in group or not 2 <= t < 9]
+        assert [t for t in range(12) if (t, r, group) in found] == expected
+    assert all(members == group for (_, _, group), members in found.items())
+
+
+def test_a_group_goes_on_without_a_member_after_a_pause_and_with_it_after_another():
+    """Sums until round 1; node 2 is away from 2 to 9. With N = 4 the rest goes on in round 5, and all again in 13."""
+    graph, method = nx.complete_graph(7), cesar.SecureAggregation(group_size=3, regroup_after=4)
+    table, found = sums_over_time(method, graph, lambda t: {2} if 2 <= t < 10 else set(), 16)
+    for r, group in groups_heard(table, without=2):
+        if 2 not in group:
+            continue
+        heard = {t: found[t, r, group] for t in range(16) if (t, r, group) in found}
+        rest = tuple(node for node in group if node != 2)
+        assert heard == dict.fromkeys((0, 1, 13, 14, 15), group) | dict.fromkeys(range(5, 10), rest)
+
+
+@pytest.mark.parametrize("after", [1, 2, 3, 5])
+def test_sums_with_different_members_are_apart(after):
+    """Nodes come and go as they like; nobody is left with fewer than two."""
+    graph, rounds, changes = nx.random_regular_graph(6, 9, seed=1), 40, 0
+    for seed in range(3):
+        rng = np.random.default_rng([after, seed])
+        sparsifier = SPARSIFIERS[seed]
+        method = cesar.Cesar(sparsifier=sparsifier, group_size=3, regroup_after=after)
+        leave, plan = rng.random((rounds, 9)) < 0.12, np.zeros((rounds, 9), dtype=bool)
+        for t, i in np.argwhere(leave):
+            plan[t : t + 1 + rng.integers(3 * after), i] = True
+        _, found = sums_over_time(
+            method, graph, lambda t, plan=plan: set(np.flatnonzero(plan[t]).tolist()), rounds
+        )
+        last = {}
+        for (t, r, group), members in sorted(found.items()):
+            assert len(members) >= 2
+            before, then = last.get((r, group), (t, members))
+            assert members == then or t - before >= after, (r, group, before, t)
+            changes += members != then
+            last[r, group] = (t, members)
+    assert changes > 10
+
+
+def test_colluders_are_counted_in_what_is_left_of_a_group():
+    graph = nx.random_regular_graph(6, 48, seed=5)
+    method = cesar.SecureAggregation(group_size=3, collusion=2, regroup_after=2)
+    _, found = sums_over_time(method, graph, lambda t: {4} if t > 1 else set(), 7)
+    assert all(members == group for (_, _, group), members in found.items()), "two would not be enough"
+
+
+def test_a_node_that_starts_does_not_believe_that_a_member_was_long_away():
+    graph = nx.complete_graph(7)
+    method = cesar.SecureAggregation(group_size=3, regroup_after=3)
+    _, found = sums_over_time(method, graph, lambda t: {2}, 6)
+    assert {t for (t, _, group) in found if 2 in group} == {3, 4, 5}

@@ -39,32 +39,14 @@ from cesar.errors import (
 from cesar.grouping import Group
 from cesar.indices import IndexSet, decode
 from cesar.methods import Cesar
+from cesar.protocol.continuity import Continuity
 from cesar.protocol.events import AggregateReady, Contribution, Deadlines, Outbound
 from cesar.protocol.round import Course, Outbox, Phase, Step
 from cesar.protocol.sender import dither_for, read_values, wants_negation, write_grouped
 from cesar.sparsify import RandomSubsampling, read_set, write_set
 from cesar.topology import Neighbourhood
-from cesar.types import BitWords, Entropy, NodeId, RingWords, RoundNo
+from cesar.types import BitWords, Entropy, NodeId, RingWords
 from cesar.wire import Announce, GroupTerms, Header, Kind, Share, Token, members_to_bytes
-
-
-class Absences:
-    """Since which round each member of each receiver's groups has been missing, as far as this node was told."""
-
-    def __init__(self) -> None:
-        self._since: dict[tuple[NodeId, NodeId], RoundNo] = {}
-
-    def note(self, receiver: NodeId, members: Group, present: frozenset[NodeId], round_: RoundNo) -> None:
-        for member in members:
-            if member in present:
-                self._since.pop((receiver, member), None)
-            else:
-                self._since.setdefault((receiver, member), round_)
-
-    def long_gone(self, receiver: NodeId, member: NodeId, round_: RoundNo, after: int | None) -> bool:
-        """Whether a member has been missing for so many rounds that its group may go on without it."""
-        since = self._since.get((receiver, member))
-        return after is not None and since is not None and round_ - since >= after
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +99,13 @@ class GroupedRound:
         entropy: Entropy,
         deadlines: Deadlines,
         edges: NDArray[np.int64],
-        absences: Absences,
+        continuity: Continuity,
     ) -> None:
         self._method, self._attempt, self._hood = method, attempt, hood
-        self._own, self._keys, self._edges, self._absences = contribution, keys, edges, absences
+        self._own, self._keys, self._edges, self._continuity = contribution, keys, edges, continuity
         self._me, self._size = hood.node, len(contribution.vector)
         self._groups = {r: self._groups_of(r) for r in (hood.node, *hood.view)}
+        continuity.meet(self._groups, attempt.round_)
         self._token = Token(entropy(SEED_BYTES), keys.public(attempt.round_))
         self._dither = entropy(SEED_BYTES)
         self._announced: dict[NodeId, Announced] = {}
@@ -212,11 +195,11 @@ class GroupedRound:
         )
         drawn = self._drawn_for(self._me)
         for number, group in enumerate(self._groups[self._me]):
-            self._absences.note(self._me, group, present, self._attempt.round_)
             members = self._taking_part(self._me, group, present)
             if len(members) < len(group):
                 self._silent.append((group, tuple(node for node in group if node not in present)))
             if members:
+                self._continuity.note(self._me, group, members, self._attempt.round_)
                 positions = drawn(number) if drawn is not None else self._union(members)
                 sum_ = Sum(members, positions, digest_positions(positions))
                 self._sums.update(dict.fromkeys(members, sum_))
@@ -225,15 +208,13 @@ class GroupedRound:
                 self.outbox.add(partial(self._make_terms, j))
 
     def _taking_part(self, receiver: NodeId, group: Group, present: frozenset[NodeId]) -> Group:
-        """The members that are in a group's sum in this round: all, or nobody; or, where the method allows it, all
-        but those who have long been gone.
+        """The members that are in a group's sum in this round: all, or nobody; or, where the method allows it, those
+        who are there.
         """
         after, round_ = self._method.regroup_after, self._attempt.round_
-        missing = [node for node in group if node not in present]
-        if not all(self._absences.long_gone(receiver, node, round_, after) for node in missing):
-            return ()
         members = tuple(node for node in group if node in present)
-        return members if len(members) >= max(2, 1 + (self._method.collusion or 1)) else ()
+        enough = len(members) >= max(2, 1 + (self._method.collusion or 1))
+        return members if enough and self._continuity.allows(receiver, group, members, round_, after) else ()
 
     def _drawn_for(self, receiver: NodeId) -> Callable[[int], BitWords] | None:
         """Number of a group → its positions, where they follow from the receiver and the round."""
@@ -277,17 +258,17 @@ class GroupedRound:
         number, group = next((k, group) for k, group in enumerate(self._groups[sender]) if self._me in group)
         partners = [node for node in group if node != self._me]
         message = GroupTerms.decode(body, self._hood.views[sender], partners, len(self._edges))
-        present = frozenset(message.present)
-        if self._me not in present:
+        if self._me not in message.present:
             raise self._refusal(
                 sender, Reason.UNEXPECTED, "it tells its terms to a node that it calls absent"
             )
         task = self._read_terms(sender, number, group, message)
-        self._absences.note(sender, group, present, self._attempt.round_)
+        if task is not None:
+            self._continuity.note(sender, group, task.members, self._attempt.round_)
         self._told[sender] = task
 
     def _read_terms(self, sender: NodeId, number: int, group: Group, message: GroupTerms) -> Task | None:
-        """What the terms ask of this node; None if its group is silent, or not yet ready to go on without a member."""
+        """What the terms ask of this node; None if its group is silent, or has to stay so for some rounds."""
         present = frozenset(message.present)
         if not message.tokens:
             if len(message.others):
