@@ -64,10 +64,10 @@ def draw() -> str:
             counts[top] = counts.get(top, 0) + 1
         for module, count in counts.items():
             x, y = place[module]
-            for n in range(count):
-                parts.append(
-                    f'<circle cx="{x + BOX - 10 - 9 * (n % 8)}" cy="{y + 9 + 9 * k + 9 * (n // 8) * 0.5}" r="3.6" fill="{colour}"/>'
-                )
+            parts += [
+                f'<circle cx="{x + BOX + 2 - 8 * (count - n)}" cy="{y + 9 + 17 * k}" r="3.4" fill="{colour}"/>'
+                for n in range(count)
+            ]
     parts.append(
         f'<text x="{LEFT}" y="{height - 12}" fill="#555">One dot is one stop; the lists stand in docs/architecture.md.</text></svg>'
     )
