@@ -97,13 +97,22 @@ class PeerConfig:
         be.
 
         Raises:
-            PrivacyError, ConfigError: nothing could be shared on it.
+            PrivacyError, ConfigError: nothing could be shared on it, or not safely.
         """
         section = self.tables.method
-        built = section.settled(roster.graph, network=roster.network_id)
+        if section.group_size != roster.group_size:
+            raise ConfigError(
+                f"the roster says {_grouped(roster.group_size)}, but [method] in peer.toml says "
+                f"{_grouped(section.group_size)}; both must be the same, so ask whoever signs the roster"
+            )
+        built = section.settled(roster.graph, network=roster.network_id, draws=roster.draws)
         if not isinstance(built, Cesar | SecureAggregation):
             raise ConfigError(f"{section.title} does not mask what it shares")
-        return built if purpose == "train" else SecureAggregation()
+        return (
+            built
+            if purpose == "train"
+            else SecureAggregation(group_size=section.group_size, groups=built.groups)
+        )
 
     def settings(self) -> dict[str, SettingValue]:
         """What must be the same at all peers."""
@@ -111,6 +120,10 @@ class PeerConfig:
         if method["collusion"] is None:
             method["masks"] = method["masks"] or 1  # left out or written down: the same
         return {**method, "buffers": self.tables.rounds.buffers}
+
+
+def _grouped(size: int | None) -> str:
+    return "no groups" if size is None else f"groups of {size}"
 
 
 def differences(here: Mapping[str, SettingValue], there: Mapping[str, SettingValue]) -> list[str]:

@@ -91,7 +91,9 @@ class AsyncPeer:
         self._method = config.method(roster, purpose)
         self._state = state or StateFile(config.folder / states.FILE)
         self._entropy = entropy or partial(states.fresh_entropy, self.id)
-        self.membership = Membership(identity, roster, config.folder, self._state)
+        self.membership = Membership(
+            identity, roster, config.folder, self._state, partial(config.method, purpose=purpose)
+        )
         first = self._state.state.next_round
         self.liveness = Liveness(purpose, Status(first, first), self.membership.hood.view, roster.version)
         rounds = config.tables.rounds
