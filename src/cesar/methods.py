@@ -290,6 +290,10 @@ class DPSGD:
 Method = Cesar | SecureAggregation | DPSGD
 
 
+SETTLE_ROUNDS, SETTLE_SHARE = 8, 0.3
+"""How long and with what share peers settle by default; docs/design/012-settling.md has the figures."""
+
+
 def settling(method: Method, share: float, degree: int) -> Method:
     """How to average at the end, without training: by the same rules, but with random subsampling of that share.
 

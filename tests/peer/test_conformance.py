@@ -58,7 +58,7 @@ async def through_peers(network, seed, first):
         await asyncio.gather(*(peer.wait_for_neighbours(30) for peer in peers))
         for t in range(ROUNDS):
             for peer, row in zip(peers, models, strict=True):
-                peer.reference = row.copy()
+                peer.task.reference = row.copy()
             models = step(models, t)
             reports = await one_round(peers, models)
             assert [report.round for report in reports] == [t] * len(peers)

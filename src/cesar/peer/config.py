@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -135,8 +135,17 @@ def differences(here: Mapping[str, SettingValue], there: Mapping[str, SettingVal
     ]
 
 
-def session_of(roster: Roster, settings: dict[str, SettingValue], size: int, purpose: Purpose) -> bytes:
-    """16 bytes that two peers have in common iff they hold the same roster and the same settings."""
+def session_of(
+    roster: Roster,
+    settings: dict[str, SettingValue],
+    tensors: Sequence[int],
+    purpose: Purpose,
+    mode: int = 0,
+) -> bytes:
+    """16 bytes that two peers have in common iff they hold the same roster and settings, average models of the same
+    layout, and are in the same mode: those who train and those who settle never share a sum.
+    """
     text = json.dumps(settings, sort_keys=True).encode()
-    label = struct.pack("<IQ", roster.version, size) + purpose.encode() + b"\0" + text
+    label = struct.pack(f"<IIQ{len(tensors)}Q", roster.version, mode, len(tensors), *tensors)
+    label += purpose.encode() + b"\0" + text
     return hashlib.sha256(b"cesar session 1\0" + roster.network_id + label).digest()[:SESSION_BYTES]
