@@ -91,7 +91,7 @@ def test_a_status_as_bytes():
     told = bytes([7, 0, 0, 0, 8, 0, 0, 0, 9, 0, 0, 0])
     assert Status(7, 8, 9).to_bytes() == told
     assert Status.from_bytes(told) == Status(7, 8, 9)
-    assert [Status(1, 1, mode).settles for mode in (TRAINS, 1, 300_000, HAS_SETTLED)] == [False, True, True, False]
+    assert [Status(1, 1, mode).share for mode in (TRAINS, 1, 300_000, HAS_SETTLED)] == [0, 1, 300_000, 0]
     for body in (b"", bytes(8), bytes(11), bytes(13)):
         with pytest.raises(Refusal, match="wrong length"):
             Status.from_bytes(body)

@@ -126,7 +126,7 @@ class Liveness:
         if (
             known.purpose != self.purpose
             or known.roster != self._roster
-            or known.status.mode != self.mine.mode
+            or known.status.share != self.mine.share
         ):
             return Standing.APART
         if known.status.current > round_:
@@ -148,7 +148,7 @@ class Liveness:
         that trains does not settle.
         """
         known = self._known(peer)
-        return self._belongs(known) and known.status.mode == self.mine.mode
+        return self._belongs(known) and known.status.share == self.mine.share
 
     def _belongs(self, known: Neighbour) -> bool:
         return known.up and known.purpose == self.purpose

@@ -18,9 +18,16 @@ from cesar.peer.config import SettingValue, differences
 RELEASE = version("cesar")
 
 TRAINS, HAS_SETTLED = 0, 0xFFFFFFFF
-"""Modes of a peer, beside settling: it trains, or it has settled and takes part in nothing for now."""
+"""Modes of a peer, beside settling: it trains, or it has settled and will train if it does anything."""
 
 _MOST = 1_000_000
+
+
+def share_in(mode: int) -> int:
+    """The share that a mode is about, in millionths; 0 if it is not about settling. Peers average with one another iff
+    it is the same.
+    """
+    return TRAINS if mode == HAS_SETTLED else mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +37,7 @@ class Status:
     Attributes:
         current: the round that it is in or begins next: frames of earlier ones never come again.
         joinable: the first round that one can still join with it.
-        mode: whether it trains (0), settles (the share, in millionths) or has settled. Only peers in the same mode
-            average with one another.
+        mode: whether it trains (0), settles (the share, in millionths) or has settled.
     """
 
     current: int = 0
@@ -41,9 +47,9 @@ class Status:
     _LAYOUT = struct.Struct("<III")
 
     @property
-    def settles(self) -> bool:
-        """Whether it averages without training."""
-        return self.mode not in (TRAINS, HAS_SETTLED)
+    def share(self) -> int:
+        """What it settles with, in millionths; 0 while it trains or has settled."""
+        return share_in(self.mode)
 
     def to_bytes(self) -> bytes:
         return self._LAYOUT.pack(self.current, self.joinable, self.mode)

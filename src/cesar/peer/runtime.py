@@ -41,7 +41,7 @@ from cesar.peer.engine import EngineThread, advance
 from cesar.peer.identity import Identity
 from cesar.peer.liveness import Liveness, Neighbour
 from cesar.peer.membership import Membership
-from cesar.peer.messages import HAS_SETTLED, TRAINS, Status
+from cesar.peer.messages import HAS_SETTLED, TRAINS, Status, share_in
 from cesar.peer.pace import Pace
 from cesar.peer.reception import Reception
 from cesar.peer.report import Report, Totals
@@ -249,14 +249,16 @@ class AsyncPeer:
         """
         reports: list[Report] = []
         async with self._turn:
-            self.task.tensors = self.task.enter(vector, tensors)
             self._enter(mode_of(share))
-            self._prepare()
-            patience = self.config.tables.rounds.ceiling if wait is None else wait
-            if rounds > 0 and not await self.reception.until(lambda: not self.liveness.training, patience):
-                names = ", ".join(map(str, sorted(self.liveness.training)))
-                log.warning("node %d settles without neighbour(s) %s, which still train", self.id, names)
             try:
+                self.task.tensors = self.task.enter(vector, tensors)
+                self._prepare()
+                patience = self.config.tables.rounds.ceiling if wait is None else wait
+                if rounds > 0 and not await self.reception.until(
+                    lambda: not self.liveness.training, patience
+                ):
+                    names = ", ".join(map(str, sorted(self.liveness.training)))
+                    log.warning("node %d settles without neighbour(s) %s, which still train", self.id, names)
                 # Links that were cut have a moment to come back; then there is nobody left to settle with.
                 while len(reports) < rounds and await self.reception.until(
                     lambda: self.liveness.company, self.config.tables.rounds.floor
@@ -264,16 +266,20 @@ class AsyncPeer:
                     before = vector.copy()
                     reports.append(await self._round(vector, tensors))
                     change = float(np.linalg.norm(vector - before))
-                    if reports[-1].contributors and change < tolerance * float(np.linalg.norm(before)):
+                    # Whoever stops silences groups of others: if nothing comes any more, they have nothing to stay for.
+                    if any(report.contributors for report in reports) and change < tolerance * float(
+                        np.linalg.norm(before)
+                    ):
                         break
             finally:
                 self._enter(HAS_SETTLED)
         return reports
 
     def _enter(self, mode: int) -> None:
-        """Train, settle, or have settled: the next round is of that kind."""
-        self.task.mode = mode
-        if mode == HAS_SETTLED:
+        """Train, settle, or have settled: from now on frames are of that kind, once there is a model."""
+        changed, self.task.mode = mode != self.task.mode, mode
+        if changed and self.task.tensors is not None:
+            self._prepare()
             self._say(replace(self.liveness.mine, mode=mode))
 
     async def _round(self, vector: Vector, tensors: tuple[int, ...] | None) -> Report:
@@ -327,7 +333,7 @@ class AsyncPeer:
             self.liveness.adopt(self.membership.hood.view, self.roster.version)
             self.transport.use(self.roster)
             self.transport.tell(Message.ROSTER, self.roster.raw)
-        if self._engine.node is not None and self.task.made_for == self.task.mode:
+        if self._engine.node is not None and self.task.made_for == share_in(self.task.mode):
             return self._engine.node
         node = self.task.node(self.membership, self._state.state.next_round)
         self._engine.use(node)

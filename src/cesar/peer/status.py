@@ -37,7 +37,7 @@ def snapshot(peer: AsyncPeer) -> dict[str, Any]:
         "dropouts": totals.dropouts,
         "deadline_seconds": peer.patience,
         "figures": dict(totals.figures),
-        "settling": peer.liveness.mine.settles,
+        "settling": peer.liveness.mine.share > 0,
         "groups": _groups(peer),
         "neighbours": [
             {

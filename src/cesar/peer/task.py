@@ -19,7 +19,7 @@ from cesar.methods import Cesar, SecureAggregation, settling
 from cesar.node import Node, sparsifier_of
 from cesar.peer.config import PeerConfig, Purpose, session_of
 from cesar.peer.membership import Membership
-from cesar.peer.messages import TRAINS, Hello, Status
+from cesar.peer.messages import TRAINS, Hello, Status, share_in
 from cesar.peer.roster import Roster
 from cesar.sparsify import TopK
 from cesar.types import Vector
@@ -42,8 +42,8 @@ class Task:
 
     Attributes:
         method: how it averages while it trains.
-        mode: whether it trains, or settles and with what share.
-        made_for: the mode of the node that was made last.
+        mode: whether it trains, settles and with what share, or has settled (`messages.Status`).
+        made_for: what the node that was made last shares; see `messages.share_in`.
         tensors: the sizes of the model's tensors, once there is one; each gets a scale of its own.
         reference: the model after the last round, or the first one; top-k ranks what changed since.
         memory: what was last sent, for top-k with memory. It never leaves the peer.
@@ -113,7 +113,7 @@ class Task:
                     f"the model has {len(vector)} parameters, but what this peer {what} has {len(kept)}; "
                     "is the checkpoint that of another model?"
                 )
-        if self.ranks and self.reference is None and not self._warned:
+        if self.mode == TRAINS and self.ranks and self.reference is None and not self._warned:
             self._warned = True
             log.warning(
                 "top-k ranks this round by size: peer.start_from(model) before training tells it the first model"
@@ -123,14 +123,14 @@ class Task:
     def node(self, membership: Membership, first_round: int) -> Node:
         """A node that averages in this mode, on the roster that holds now."""
         assert self.tensors is not None
-        roster, method = membership.roster, self.method
-        if self.mode != TRAINS:
+        roster, method, share = membership.roster, self.method, share_in(self.mode)
+        if share:
             degrees = [degree for _, degree in roster.graph.degree]
-            changed = settling(method, self.mode / PARTS, round(sum(degrees) / len(degrees)))
+            changed = settling(method, share / PARTS, round(sum(degrees) / len(degrees)))
             assert isinstance(changed, Cesar | SecureAggregation)
             method = changed
         session = self._fixed_session or session_of(
-            roster, self._settings, self.tensors, self._purpose, self.mode
+            roster, self._settings, self.tensors, self._purpose, share
         )
         node = Node(
             membership.hood.node,
@@ -141,7 +141,7 @@ class Task:
             first_round=first_round,
             tensors=self.tensors,
         )
-        node.memory, self.made_for = self.memory, self.mode
+        node.memory, self.made_for = self.memory, share
         return node
 
     def ended(self, node: Node, out: Vector) -> None:
