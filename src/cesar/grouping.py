@@ -102,6 +102,16 @@ def groups(
     }
 
 
+def hears(receiver: str, groups: Iterable[Iterable[object]]) -> str:
+    """What a receiver's groups are, in words.
+
+    >>> hears("node 3", [(1, 5, 9), (2, 4, 7)])
+    'node 3 hears {1, 5, 9} and {2, 4, 7}'
+    """
+    sets = [f"{{{', '.join(map(str, group))}}}" for group in groups]
+    return f"{receiver} hears {_listed(sets)}"
+
+
 def check_group_size(group_size: int) -> None:
     """Refuse a size that makes no sense.
 
@@ -276,6 +286,6 @@ def _factor(factor: Fraction) -> str:
     return "" if abs(factor) == 1 else f"{abs(factor)} times "
 
 
-def _listed(nodes: Iterable[int]) -> str:
-    names = [str(node) for node in nodes]
+def _listed(things: Iterable[object]) -> str:
+    names = [str(thing) for thing in things]
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -150,10 +150,12 @@ def test_the_view_holds_the_sums_of_real_frames(method, section):
         words[recipient][positions] += np.frombuffer(share.values.tobytes(), dtype="<u4")
     for receiver in graph:
         view = view_of([round_], receiver, section)
-        exponent = max(ring.exponent_of(models[j]) for j in view.members)
-        grid = ring.binary_grid(32, exponent, len(view.members))
-        unmasked = words[receiver].view(np.int32) / grid.scale
-        np.testing.assert_allclose(view.sums[0], unmasked, atol=len(view.members) / grid.scale)
+        edges = np.array([500])
+        own = ring.exponents_of(models[receiver], edges)
+        exponents = ring.largest_exponents([ring.exponents_of(models[j], edges) for j in view.members], own)
+        scale = ring.binary_grid(32, edges, exponents, len(view.members)).scales[0]
+        unmasked = words[receiver].view(np.int32) / scale
+        np.testing.assert_allclose(view.sums[0], unmasked, atol=len(view.members) / scale)
         counts = view.sent[0].sum(axis=0)
         engine = result.vectors[receiver].astype(float) * (counts + 1) - models[receiver]
         np.testing.assert_allclose(view.sums[0], engine, atol=1e-5)

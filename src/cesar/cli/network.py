@@ -83,13 +83,7 @@ def init(
     with --request, and find what they need in signed/.
     """
     requests = _requests(request or [])
-    count = peers or len(requests)
-    if not count or any(node >= count for node in requests):
-        raise ConfigError(
-            "say how many peers there are, such as --peers 8; ids go from 0 to one less than that"
-        )
-    if not (port > 0 and port + count + max(100, count) <= 65536):
-        raise ConfigError(f"{count} peers and their status pages need more ports than follow {port}")
+    count = _count(peers, requests, port)
     draw = SeedTree(secrets.randbits(64) if seed is None else seed).generator("graph")
     graph = graphs.parse(topology or ("regular:6" if count > 7 else "complete"), count, draw)
     if group_size is None and masks is None and sparsifier is not SparsifierName.COORDINATED:
@@ -112,6 +106,18 @@ def init(
     )
     _recommend(graph, group_size or None)
     _show_trust(out / "ca" / keyfiles.CA_CERTIFICATE)
+
+
+def _count(peers: int | None, requests: dict[NodeId, claims.Request], port: int) -> int:
+    """How many peers there will be."""
+    count = peers or len(requests)
+    if not count or any(node >= count for node in requests):
+        raise ConfigError(
+            "say how many peers there are, such as --peers 8; ids go from 0 to one less than that"
+        )
+    if not (port > 0 and port + count + max(100, count) <= 65536):
+        raise ConfigError(f"{count} peers and their status pages need more ports than follow {port}")
+    return count
 
 
 @app.command("sign")

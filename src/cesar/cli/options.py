@@ -16,6 +16,12 @@ Workers = Annotated[int | None, typer.Option(min=1, help="Threads; default one p
 Nodes = Annotated[int, typer.Option(min=2, help="Number of nodes.")]
 Degree = Annotated[int, typer.Option(help="Neighbours of the receiver (δ).")]
 Masks = Annotated[int, typer.Option(help="Masks that a parameter must carry to be sent (s).")]
+MasksOrGroups = Annotated[
+    int | None, typer.Option("--masks", help="Masks that a parameter must carry to be sent (s); default 1.")
+]
+GroupSize = Annotated[
+    int | None, typer.Option(help="Members that a fixed group has at least (m), instead of masks.")
+]
 Share = Annotated[float, typer.Option(help="Fraction of the parameters to be shared (β).")]
 Alpha = Annotated[float, typer.Option(help="Fraction that each node selects (α).")]
 Rounds = Annotated[int, typer.Option(min=1, help="Rounds to time; the median counts.")]
