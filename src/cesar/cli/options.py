@@ -15,9 +15,8 @@ DataDir = Annotated[
 Workers = Annotated[int | None, typer.Option(min=1, help="Threads; default one per core.")]
 Nodes = Annotated[int, typer.Option(min=2, help="Number of nodes.")]
 Degree = Annotated[int, typer.Option(help="Neighbours of the receiver (δ).")]
-Masks = Annotated[int, typer.Option(help="Masks that a parameter must carry to be sent (s).")]
-MasksOrGroups = Annotated[
-    int | None, typer.Option("--masks", help="Masks that a parameter must carry to be sent (s); default 1.")
+Masks = Annotated[
+    int | None, typer.Option(help="Masks that a parameter must carry to be sent (s); default 1.")
 ]
 GroupSize = Annotated[
     int | None, typer.Option(help="Members that a fixed group has at least (m), instead of masks.")
