@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cesar.attack.membership import Judge, auc, mean_and_error, partial_means, received
+from cesar.attack.view import scene_of
+from cesar.experiment import config
 from cesar.experiment.recording import RecordedRound
 from cesar.learn import datasets, models
 from cesar.learn.flat import flatten
 from cesar.learn.samples import Dataset, Samples
 from cesar.learn.tasks import loss, sample_losses
 from cesar.seeds import SeedTree
-from cesar.settings import MethodSection
 
 LOSSES = st.lists(st.sampled_from([0.0, 0.1, 0.25, 0.5, 1.0, 7.5]), min_size=1, max_size=12)
 
@@ -94,14 +95,19 @@ def test_what_was_not_sent_is_the_attackers_own():
     models_ = np.array([[1, 2, 3, 4], [10, 20, 30, 40], [5, 6, 7, 8]], dtype=np.float32)
     selected = np.array([[1, 1, 1, 1], [1, 0, 0, 1], [1, 1, 0, 0]], dtype=np.bool_)
     round_ = RecordedRound(number=1, models=models_, selected=selected, graph=nx.complete_graph(3))
-    plain = MethodSection(name="dpsgd", sparsifier="topk", share=0.5)
-    neighbours, found = received(round_, 0, plain)
+
+    def seen(attacker, **method):
+        tables = {"topology": {"nodes": 3, "degree": 2}, "method": [{"share": 0.5, **method}]}
+        experiment = config.parse(tables)
+        return received(scene_of(experiment, experiment.method[0], 1, round_), attacker)
+
+    neighbours, found = seen(0, name="dpsgd", sparsifier="topk")
     assert neighbours == [1, 2]
     assert found.tolist() == [[10, 2, 3, 40], [5, 6, 3, 4]]
-    masked = MethodSection(name="cesar", sparsifier="topk", share=0.5)
-    assert received(round_, 0, masked)[1].tolist() == [[10, 2, 3, 4], [5, 2, 3, 4]]
-    together = MethodSection(name="cesar", sparsifier="coordinated", share=0.5)
-    assert received(round_, 1, together)[1].tolist() == [[1, 20, 30, 4], [5, 20, 30, 8]]
+    assert seen(0, name="cesar", sparsifier="topk")[1].tolist() == [[10, 2, 3, 4], [5, 2, 3, 4]]
+    assert seen(1, name="cesar", sparsifier="coordinated")[1].tolist() == [[1, 20, 30, 4], [5, 20, 30, 8]]
+    union = seen(0, name="cesar", sparsifier="topk", group_size=2)
+    assert union[1].tolist() == [[10, 20, 3, 40], [5, 6, 3, 8]]
 
 
 def test_partial_means():

@@ -21,6 +21,7 @@ TABLES = {
         {"name": "dpsgd", "sparsifier": "random", "share": 0.3},
         {"name": "cesar", "sparsifier": "random", "share": 0.5},
         {"name": "cesar", "sparsifier": "coordinated", "share": 0.5},
+        {"name": "cesar", "sparsifier": "random", "share": 0.5, "group_size": 2},
     ],
 }
 
@@ -41,7 +42,8 @@ def test_membership(recorded):
         attack("membership", recorded, "--round", 10, "--round", 12, "--samples", 100, "--json")
     )
     methods = {method["title"]: method for method in found[str(recorded)]}
-    assert list(methods) == ["dpsgd-full", "dpsgd-random-0.3", "cesar-random-0.5", "cesar-coordinated-0.5"]
+    masked = ["cesar-random-0.5", "cesar-coordinated-0.5", "cesar-random-groups2-0.5"]
+    assert list(methods) == ["dpsgd-full", "dpsgd-random-0.3", *masked]
     full, sparse = methods["dpsgd-full"], methods["dpsgd-random-0.3"]
     assert full["rounds"] == [10, 12]
     assert full["victims"] == 8
@@ -55,15 +57,33 @@ def test_membership(recorded):
 
 def test_leakage(recorded):
     found = json.loads(attack("leakage", recorded, "--window", 8, "--samples", 100, "--json"))
-    independent, coordinated = found[str(recorded)]
+    independent, coordinated, grouped = found[str(recorded)]
     assert independent["title"] == "cesar-random-0.5"
     assert independent["rounds"] == [5, 6, 7, 8, 9, 10, 11, 12]
     assert independent["identified"] > 0.5
     assert independent["recovered"] > 0.05
     assert independent["error"] < independent["error_mean"]
-    assert coordinated["identified"] == 0
-    assert math.isclose(coordinated["recovered"], 0, abs_tol=1e-9)
-    assert coordinated["auc_apart"] == pytest.approx(coordinated["auc_mean"], abs=1e-6)
+    for told in (coordinated, grouped):
+        assert told["identified"] == 0
+        assert math.isclose(told["recovered"], 0, abs_tol=1e-9)
+        assert told["auc_apart"] == pytest.approx(told["auc_mean"], abs=1e-6)
+
+
+def test_leakage_of_a_run_with_crashes(tmp_path):
+    """Who crashed is drawn again from the run's seed. The attack on CESAR goes on to succeed, that on groups to fail."""
+    faults = {"crash_rate": 0.1}
+    run.execute(
+        config.parse({**TABLES, "name": "crashes", "faults": faults, "method": TABLES["method"][2:]}),
+        tmp_path,
+    )
+    found = json.loads(attack("leakage", tmp_path, "--window", 8, "--samples", 100, "--json"))
+    independent, coordinated, grouped = found[str(tmp_path)]
+    assert independent["identified"] > 0.3
+    assert independent["recovered"] > 0.02
+    assert coordinated["identified"] == grouped["identified"] == 0
+    assert grouped["auc_apart"] == pytest.approx(grouped["auc_mean"], abs=1e-6)
+    attack("document", tmp_path, "--out", tmp_path / "page.md")
+    assert "crashes with probability 0.1, after coordination" in (tmp_path / "page.md").read_text("utf-8")
 
 
 def test_the_document_gets_its_section_and_keeps_the_rest(recorded, tmp_path):
@@ -111,7 +131,14 @@ def test_what_cannot_be_attacked(recorded, tmp_path):
         ({"recording": {}}, "no recorded rounds"),
         ({"recording": {"rounds": [2]}}, "one recorded round"),
         ({"method": [{"name": "dpsgd"}]}, "in the clear"),
-        ({"faults": {"crash_rate": 0.1}}, "crashed in this run"),
+        ({"faults": {"crash_rate": 0.1, "crash_point": "after_announce"}}, "nodes crashed after announce"),
+        (
+            {
+                "faults": {"crash_rate": 0.1},
+                "method": [{**TABLES["method"][4], "regroup_after": 3}],
+            },
+            "rounds that are not recorded",
+        ),
     ],
 )
 def test_what_leakage_refuses(tmp_path, changes, message):

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from cesar.bench import floor
+from cesar.errors import ConfigError
 from support.commands import read, run
 
 
@@ -39,6 +40,18 @@ def test_bench_round():
     assert sent["values"] == pytest.approx(3 * 4 * result["shared"] * 2000, rel=0.01), "3 neighbours, 32 bits"
 
 
+def test_a_round_with_groups_is_timed_beside_one_without():
+    small = ("--nodes", "6", "--degree", "4", "--params", "2000", "--rounds", "3")
+    result = read("bench", "round", *small, "--group-size", 2)
+    assert result["to_beside"] == result["round_seconds"] / result["beside_seconds"]
+    assert result["shared"] == pytest.approx(0.3, abs=0.03)
+    assert read("bench", "round", *small)["beside_seconds"] is None
+    with pytest.raises(ConfigError, match="leave --group-size out"):
+        read("bench", "round", *small, "--method", "dpsgd", "--group-size", 2)
+    with pytest.raises(ConfigError, match="leave masks out"):
+        read("bench", "bytes", "--masks", 2, "--group-size", 2)
+
+
 def test_a_graph_that_falls_apart_is_drawn_again():
     """Random graphs of degree 2 are often several rings."""
     found = read(
@@ -56,6 +69,10 @@ def test_a_graph_that_falls_apart_is_drawn_again():
         (("--sparsifier", "random", "--ring-bits", "16"), 0.5, 0.52),
         (("--sparsifier", "topk", "--paper"), 1.30, 1.40),
         (("--sparsifier", "random", "--paper"), 1.09, 1.13),
+        (("--sparsifier", "topk", "--group-size", "2"), 1.0, 1.04),
+        (("--sparsifier", "random", "--group-size", "2"), 1.0, 1.002),
+        (("--sparsifier", "topk", "--group-size", "2", "--ring-bits", "16"), 0.5, 0.58),
+        (("--sparsifier", "random", "--group-size", "2", "--ring-bits", "16"), 0.5, 0.502),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

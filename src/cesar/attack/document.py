@@ -40,12 +40,12 @@ LEAKAGE = """## Leakage over rounds
 A curious node keeps the sums of many rounds of its own, and who was in them. Where sets change from round to round,
 these are different equations about nearly the same models, and it solves them by least squares. It uses nothing
 but its own models, the announced sets and its sums; the truth is used to judge the outcome, and to pick the strongest
-of four estimators.
+of four estimators. With fixed groups (`groups2`: of two or more) it has a sum for every complete group.
 
 - *identified*: at this fraction of the positions, the sets would determine a neighbour's value exactly if models
   stood still.
 - *error*: ‖estimate − model‖ / ‖model‖ against the neighbour's model in the last round; beside it the error of the best
-  mean, which uses the same sums and tells nobody apart.
+  mean, which uses the same sums and tells nobody apart; with fixed groups nobody of the same group.
 - *recovered*: 1 − (error / error of the mean)², how much of what tells a neighbour from the mean is found out.
 - *AUC*: of membership inference with the true model, with the estimate (± the standard error of its lead over the
   mean), and with the mean.
@@ -215,12 +215,15 @@ def _chapter(kind: Kind, introduction: str, directories: Sequence[Path], folder:
 def _about(experiment: Experiment) -> str:
     data, topology, training = experiment.data, experiment.topology, experiment.training
     dynamic = ", new in every round" if topology.dynamic else ""
+    faults, crashes = experiment.faults, ""
+    if faults.crash_rate:
+        crashes = f" In every round each node crashes with probability {faults.crash_rate:g}, {faults.crash_point.replace('_', ' ')}."
     limit = "all" if data.train_limit is None else f"the first {data.train_limit:,}"
     return (
         f"{data.dataset} ({limit} training samples, {data.partition}), {experiment.model.name}, {topology.nodes} nodes, "
         f"{topology.kind} graph of degree {topology.degree}{dynamic}, {experiment.rounds} rounds of {training.steps_per_round} steps, "
         f"batch {training.batch_size}, learning rate {training.learning_rate:g}, seeds "
-        f"{', '.join(map(str, experiment.seeds))}."
+        f"{', '.join(map(str, experiment.seeds))}.{crashes}"
     )
 
 

@@ -1,18 +1,20 @@
 """Leakage over rounds: a curious receiver solves for its neighbours' models from its own sums.
 
-At a position p, round t gives r one equation: the sum of the values of those in H_r(p, t). With independent
-selections H_r(p, t) changes from round to round, and models move slowly. So r assumes that each neighbour
-keeps its distance to a reference that r knows, and solves all equations of p together by least squares: k
-unknowns, T equations. Where the sets never change (coordinated subsampling on a fixed graph, or full
-sharing) the equations are all the same, and the solution is the mean, for everybody.
+At a position p, a sum of round t is one equation: the values of those in H, its contributors, add up to it. CESAR has one
+sum a round, fixed groups have one for each complete group. With independent selections H changes from round to
+round, and models move slowly. So r assumes that each neighbour keeps its distance to a reference that r knows, and
+solves all equations of p together by least squares: k unknowns, E equations. Where the sets never change (fixed
+groups, coordinated subsampling on a fixed graph, full sharing) the same equations come again and again, and the
+solution is the mean of each group, for all its members.
 
 What the estimators have in common:
 
-    y_t − |H_t|·ref_t = Σ_{i in H_t} (m + e_i)     weight fade^(T−t) / |H_t|
+    y − |H|·ref_t = Σ_{i in H} (m + e_i)     weight fade^(T−t) / |H|
 
 m is what all members have in common, the weighted mean of the distances; e_i, what tells i from the others,
 is the least-squares solution of smallest norm, or with `ridge` the one that a small ridge draws to zero.
-Their estimates at the end are ref_T + m (the mean, which tells nobody apart) and ref_T + m + e_i.
+The estimates at the end are ref_T + m + e_i. Beside them stands the mean: the same least squares with one unknown for all
+members of a fixed group, which tells no two of them apart. Without groups it has one unknown for everybody, and is ref_T + m.
 """
 
 from __future__ import annotations
@@ -26,19 +28,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cesar.attack.membership import Judge, mean_and_error
-from cesar.attack.view import View, check_masked, view_of
+from cesar.attack.view import Scene, View, check_masked, scene_of, view_of
 from cesar.errors import ConfigError, DataError
 from cesar.experiment import recording, run
 from cesar.experiment.config import Experiment
-from cesar.experiment.recording import RecordedRound
 from cesar.learn.samples import Dataset
 from cesar.seeds import SeedTree
-from cesar.settings import MethodSection
 
 Reals = NDArray[np.float64]
 TOLERANCE = 1e-9
 """Eigenvalues below this are zero. Gram matrices of sets are integer, so the product of their nonzero
-eigenvalues is at least 1 and the smallest is at least ((k−1)/kT)^(k−1): 4·10⁻⁷ for 5 neighbours and 20 rounds."""
+eigenvalues is at least 1 and the smallest is at least ((k−1)/kE)^(k−1): 4·10⁻⁷ for 5 neighbours and 20 sums."""
 BLOCK = 1 << 22  # numbers in the Gram matrices that are solved at once
 
 
@@ -77,7 +77,7 @@ def solve(gram: Reals, moments: Reals, ridge: float = 0.0) -> Reals:
 
 
 def identified(sent: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """(T, k, d) → (k, d): where the sums determine a member's value, if models stand still.
+    """(E, k, d) → (k, d): where the sums determine a member's value, if models stand still.
 
     That is so iff the unit vector of i lies in the span of the sets: its projection on it has length 1.
     """
@@ -90,23 +90,30 @@ def identified(sent: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def separate(view: View, estimator: Estimator) -> tuple[Reals, Reals]:
-    """The members' models at the last round, as far as sums tell: (k, d) apart, and (d,) the mean for all."""
+    """The members' models at the last round, as far as sums tell: (k, d) apart, and (k, d) the same for a group."""
     counts = view.sent.sum(axis=1)
-    fade = estimator.fade ** np.arange(len(counts))[::-1, None]
+    fade = estimator.fade ** (len(view.own) - 1 - view.rounds)[:, None]
     weights = fade / np.maximum(counts, 1)
     reference = _reference(view, counts, estimator)
-    distances = view.sums - counts * reference
+    distances = view.sums - counts * reference[view.rounds]
     total = (weights * counts).sum(axis=0)
     seen = total > 0
     common = (weights * distances).sum(axis=0) / np.where(seen, total, 1.0)
-    mean = np.where(seen, reference[-1] + common, view.own[-1])
+    middle = np.where(seen, reference[-1] + common, view.own[-1])
     rest = weights * (distances - counts * common)
-    apart = np.empty(view.sent.shape[1:])
+    alike = np.zeros(
+        (len(view.members), len(view.groups))
+    )  # an orthonormal basis of what is equal within groups
+    for k, group in enumerate(view.groups):
+        alike[list(group), k] = len(group) ** -0.5
+    apart, mean = np.empty(view.sent.shape[1:]), np.empty(view.sent.shape[1:])
     for block in _blocks(view.sent):
         sent = view.sent[..., block]
         moments = np.einsum("tip,tp->pi", sent, rest[:, block])
-        solution = solve(_gram(sent, weights[:, block]), moments, estimator.ridge)
-        apart[:, block] = mean[block] + solution.T
+        gram = _gram(sent, weights[:, block])
+        apart[:, block] = middle[block] + solve(gram, moments, estimator.ridge).T
+        together = solve(alike.T @ gram @ alike, moments @ alike, estimator.ridge)
+        mean[:, block] = middle[block] + alike @ together.T
     return apart, mean
 
 
@@ -117,11 +124,14 @@ def _reference(view: View, counts: NDArray[np.int64], estimator: Estimator) -> R
         case "own":
             return view.own
         case "average":
-            return (view.own + view.sums) / (counts + 1)
+            total, values = view.own.copy(), np.ones_like(view.own)
+            np.add.at(total, view.rounds, view.sums)
+            np.add.at(values, view.rounds, counts)
+            return total / values
 
 
 def _gram(sent: NDArray[np.bool_], weights: Reals | None) -> Reals:
-    """(T, k, P) → (P, k, k), the equations' normal matrices."""
+    """(E, k, P) → (P, k, k), the equations' normal matrices."""
     rows = sent.transpose(2, 0, 1).astype(np.float64)
     weighted = rows if weights is None else rows * weights.T[:, :, None]
     result: Reals = rows.transpose(0, 2, 1) @ weighted
@@ -141,7 +151,8 @@ class LeakageResult:
     Attributes:
         identified: fraction of (neighbour, position) that the sets determine if models stand still.
         estimator: the strongest one, judged by the truth.
-        error: ‖estimate − model‖ / ‖model‖ of it; `error_mean` that of the best mean that tells nobody apart.
+        error: ‖estimate − model‖ / ‖model‖ of it; `error_mean` that of the best mean, which tells nobody of a group (or
+            nobody at all, where there are none) apart.
         recovered: 1 − error² / error_mean², over all: how much of what tells a neighbour from the mean is
             found out. 0 or less means nothing.
         auc_true, auc_apart, auc_mean: membership areas of the true model, the estimate and that mean.
@@ -179,7 +190,7 @@ def leakage(
         samples: of the membership attack, which each receiver directs at one random neighbour.
 
     Raises:
-        ConfigError: no method is masked, or nodes crashed.
+        ConfigError: no method is masked, or the sums of one cannot be told from the recording.
         DataError: fewer than two rounds were recorded.
     """
     experiment = run.read(directory)
@@ -225,13 +236,15 @@ def _attack(
     targets: list[tuple[Judge, NDArray[np.float32]]] = []
     for one in runs:
         numbers = recording.numbers(one.folder)[-window:]
-        rounds = [recording.read(one.folder, number) for number in numbers]
+        rounds = [
+            scene_of(experiment, method, one.seed, recording.read(one.folder, number)) for number in numbers
+        ]
         module, parts = run.build_model(experiment, data, one.seed), recording.read_partition(one.folder)
         judge = Judge(data, module, parts, samples=samples, seeds=SeedTree(seed))
         draw = SeedTree(seed).generator("receivers", one.seed)
-        for receiver in draw.permutation(len(rounds[0].models))[:receivers].tolist():
-            trials.append(_try(rounds, receiver, method, draw))
-            targets.append((judge, rounds[-1].models[trials[-1].victim]))
+        for receiver in draw.permutation(len(rounds[0].recorded.models))[:receivers].tolist():
+            trials.append(_try(rounds, receiver, draw))
+            targets.append((judge, rounds[-1].recorded.models[trials[-1].victim]))
     apart, mean = (sum(getattr(trial, name) for trial in trials) for name in ("apart", "mean"))
     best, best_mean = int(np.argmin(apart)), int(np.argmin(mean))
     areas = np.array(
@@ -258,11 +271,9 @@ def _attack(
     )
 
 
-def _try(
-    rounds: Sequence[RecordedRound], receiver: int, method: MethodSection, draw: np.random.Generator
-) -> _Trial:
-    view = view_of(rounds, receiver, method)
-    true = rounds[-1].models[view.members].astype(np.float64)
+def _try(rounds: Sequence[Scene], receiver: int, draw: np.random.Generator) -> _Trial:
+    view = view_of(rounds, receiver)
+    true = rounds[-1].recorded.models[view.members].astype(np.float64)
     chosen = int(draw.integers(len(view.members)))
     found = [separate(view, estimator) for estimator in ESTIMATORS]
     return _Trial(
@@ -271,7 +282,7 @@ def _try(
         norm=float((true**2).sum()),
         identified=float(identified(view.sent).mean()),
         victim=view.members[chosen],
-        estimates=[(apart[chosen], mean) for apart, mean in found],
+        estimates=[(apart[chosen], mean[chosen]) for apart, mean in found],
     )
 
 

@@ -26,10 +26,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from cesar.attack.view import sent_to
+from cesar.attack.view import Scene, scene_of, sent_to
 from cesar.errors import DataError
 from cesar.experiment import recording, run
-from cesar.experiment.recording import RecordedRound
 from cesar.learn.datasets import require
 from cesar.learn.flat import Layout, bind
 from cesar.learn.samples import Dataset, Samples, Task
@@ -112,12 +111,11 @@ class Judge:
         return losses
 
 
-def received(
-    round_: RecordedRound, attacker: int, method: MethodSection
-) -> tuple[list[int], NDArray[np.float32]]:
+def received(scene: Scene, attacker: int) -> tuple[list[int], NDArray[np.float32]]:
     """The attacker's neighbours and their models as it can piece them together: (neighbours, d)."""
-    neighbours, sent = sent_to(round_, attacker, method)
-    return neighbours, np.where(sent, round_.models[neighbours], round_.models[attacker])
+    neighbours, sent = sent_to(scene, attacker)
+    models = scene.recorded.models
+    return neighbours, np.where(sent, models[neighbours], models[attacker])
 
 
 def partial_means(models: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -179,7 +177,10 @@ def membership(
                 samples=samples,
                 seeds=SeedTree(seed),
             )
-            areas = [_attack(recording.read(one.folder, n), method, judge, seed) for n in wanted[one.folder]]
+            areas = [
+                _attack(scene_of(experiment, method, one.seed, recording.read(one.folder, n)), judge, seed)
+                for n in wanted[one.folder]
+            ]
             rows.extend(np.ma.masked_invalid(np.stack(areas)).mean(axis=0).filled(np.nan))
         results.append(_result(method, wanted[runs[0].folder], np.stack(rows)))
     return results
@@ -195,16 +196,16 @@ def _wanted(folder: Path, rounds: Sequence[int]) -> list[int]:
     return sorted(set(rounds)) or kept
 
 
-def _attack(round_: RecordedRound, method: MethodSection, judge: Judge, seed: int) -> NDArray[np.float64]:
+def _attack(scene: Scene, judge: Judge, seed: int) -> NDArray[np.float64]:
     """(nodes, nodes − 1, 2): the areas that each node reaches, NaN beyond its neighbours.
 
     Who attacks whom is the same in every round and method, so that these can be compared.
     """
-    nodes = len(round_.models)
+    nodes = len(scene.recorded.models)
     areas = np.full((nodes, nodes - 1, 2), np.nan)
 
     def one(attacker: int) -> None:
-        neighbours, models = received(round_, attacker, method)
+        neighbours, models = received(scene, attacker)
         order = SeedTree(seed).generator("order", attacker).permutation(len(neighbours))
         found = judge.judge(partial_means(models[order]), neighbours[order[0]])
         areas[attacker, : len(found)] = [(area.all_classes, area.own_classes) for area in found]

@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import networkx as nx
 import numpy as np
@@ -27,6 +28,8 @@ class RoundBenchmark:
         floor_seconds: median time of making d 32-bit keystream words for every (receiver, sender, partner)
             of the graph with the cipher alone, on the same cores.
         ratio: of the two.
+        beside_seconds: median time of a round of another method, in turns with these; None without one.
+        to_beside: round_seconds / beside_seconds.
         setup_seconds: key agreement of all pairs and the first, untimed round.
         shared: β as measured.
         bytes_per_node: what a node sends in a round, by category, on average.
@@ -36,6 +39,8 @@ class RoundBenchmark:
     round_seconds: float
     floor_seconds: float
     ratio: float
+    beside_seconds: float | None
+    to_beside: float | None
     setup_seconds: float
     shared: float
     bytes_per_node: dict[str, float]
@@ -48,10 +53,11 @@ def bench_round(
     size: int,
     *,
     rounds: int,
+    beside: Method | None = None,
     seed: int = 0,
     progress: Callable[[str], None] = lambda _: None,
 ) -> RoundBenchmark:
-    """Time whole rounds of all nodes, each beside its floor."""
+    """Time whole rounds of all nodes, each beside its floor, and beside a round of another method if one is given."""
     masks = sum(
         neighbours * (neighbours - 1) for _, neighbours in graph.degree
     )  # (receiver, sender, partner)
@@ -61,22 +67,31 @@ def bench_round(
     for row in models:
         draw.standard_normal(out=row, dtype=np.float32)
     ensemble = Ensemble(graph, method, size, seed=seed)
+    other = None if beside is None else Ensemble(graph, beside, size, seed=seed)
     progress("one round to agree on keys and to compile")
     out = np.empty_like(models)
     setup = seconds(lambda: ensemble.round(models, out=out))
-    times, floors = [], []
+    times, floors, others = [], [], []
+    if other is not None:
+        other.round(models, out=out)
     for k in range(rounds):
         progress(f"round {k + 1} of {rounds}")
         begin = time.perf_counter()
         result = ensemble.round(models, out=out)
         times.append(time.perf_counter() - begin)
+        if other is not None:
+            progress(f"round {k + 1} of {rounds}, the other method")
+            others.append(seconds(partial(other.round, models, out=out)))
         progress(f"floor {k + 1} of {rounds}")
         floors.append(keystream_seconds(masks, size))
     round_seconds, floor_seconds = statistics.median(times), statistics.median(floors)
+    beside_seconds = statistics.median(others) if others else None
     return RoundBenchmark(
         round_seconds=round_seconds,
         floor_seconds=floor_seconds,
         ratio=round_seconds / floor_seconds,
+        beside_seconds=beside_seconds,
+        to_beside=None if beside_seconds is None else round_seconds / beside_seconds,
         setup_seconds=setup,
         shared=result.shared,
         bytes_per_node={name: float(counts.mean()) for name, counts in result.bytes.items()},

@@ -127,7 +127,7 @@ def _leakage_table(directory: Path, results: list[LeakageResult]) -> Table:
         title=f"{directory}: {first.receivers} receivers, sums of {len(first.rounds)} rounds",
         box=SIMPLE_HEAD,
         padding=0,
-        caption="membership AUC of the true model, the estimate, and the mean that tells nobody apart",
+        caption="membership AUC of the true model, the estimate, and the mean that tells nobody (of a group) apart",
     )
     table.add_column("method", no_wrap=True)
     for heading in ("identified", "error", "of mean", "recovered", "true", "est.", "mean"):

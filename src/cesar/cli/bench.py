@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
-from cesar import graphs, theory
+from cesar import graphs
 from cesar.bench import rounds as measured
-from cesar.cli.options import AsJson, DataDir, Degree, Masks, Nodes, Rounds, Share
+from cesar.cli.options import AsJson, DataDir, Degree, GroupSize, Masks, Nodes, Rounds, Share
 from cesar.cli.output import console, notices, show
-from cesar.methods import DPSGD, Cesar, Method, SecureAggregation
+from cesar.errors import ConfigError
+from cesar.methods import Method
 from cesar.seeds import SeedTree
+from cesar.settings import MethodSection, check
 from cesar.sparsify import SparsifierName
 
 app = typer.Typer(no_args_is_help=True, help="Measure, against a floor from the same run.")
@@ -34,24 +37,34 @@ RingBits = Annotated[int, typer.Option(help="Bits of a value on the wire: 16, 20
 Seed = Annotated[int, typer.Option(help="Of the graph, the models and the keys.")]
 
 
-def _alpha(sparsifier: SparsifierName, share: float, degree: int, masks: int) -> float:
-    """What CESAR selects to share that much; coordinated subsampling discards nothing."""
-    if sparsifier is SparsifierName.COORDINATED:
-        return share
-    return theory.required_alpha(share, degree, masks)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Settings:
+    """What the methods to be measured have in common."""
 
+    sparsifier: SparsifierName
+    share: float
+    degree: int
+    size: int
+    ring_bits: int
 
-def _method(
-    name: MethodName, sparsifier: SparsifierName, share: float, degree: int, masks: int, ring_bits: int
-) -> Method:
-    match name:
-        case MethodName.CESAR:
-            alpha = _alpha(sparsifier, share, degree, masks)
-            return Cesar(sparsifier=sparsifier.make(alpha), masking_requirement=masks, ring_bits=ring_bits)
-        case MethodName.SECAGG:
-            return SecureAggregation(ring_bits=ring_bits)
-        case MethodName.DPSGD:
-            return DPSGD(sparsifier=sparsifier.make(share) if share < 1 else None)
+    def cesar(
+        self, *, masks: int | None = None, group_size: int | None = None, paper: bool = False
+    ) -> Method:
+        """CESAR at this share, in fixed groups or not."""
+        hiding = {"masks": masks, "group_size": group_size, "ring_bits": self.ring_bits, "paper": paper}
+        return self._build({"name": "cesar", "sparsifier": self.sparsifier, "share": self.share, **hiding})
+
+    def dpsgd(self, share: float, *, paper: bool = False) -> Method:
+        """D-PSGD with the same sparsifier."""
+        sparse = {"sparsifier": self.sparsifier, "share": share} if share < 1 else {}
+        return self._build({"name": "dpsgd", "paper": paper, **sparse})
+
+    def secagg(self, group_size: int | None) -> Method:
+        """Secure aggregation of everything."""
+        return self._build({"name": "secagg", "group_size": group_size, "ring_bits": self.ring_bits})
+
+    def _build(self, tables: dict[str, object]) -> Method:
+        return check(MethodSection, tables).build(self.degree, size=self.size)
 
 
 @app.command("round")
@@ -62,27 +75,49 @@ def bench_round(
     method: MethodName = MethodName.CESAR,
     sparsifier: SparsifierName = SparsifierName.RANDOM,
     share: Share = 0.30,
-    masks: Masks = 1,
+    masks: Masks = None,
+    group_size: GroupSize = None,
     ring_bits: RingBits = 32,
     rounds: Rounds = 5,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Time a whole round of all nodes against the keystream alone.
+    """Time a whole round of all nodes against the keystream alone, and with groups against a round without.
 
     The floor makes one 32-bit keystream word per parameter for every (receiver, sender, partner) of the
-    graph, with the cipher alone, on the same cores.
+    graph, with the cipher alone, on the same cores. With --group-size, rounds of the same method at the same share
+    without groups (one mask) are timed in turns with these, and `to beside` is the ratio of the two.
     """
     graph = graphs.numbered(nodes, degree, seed)
-    chosen = _method(method, sparsifier, share, degree, masks, ring_bits)
+    settings = _Settings(sparsifier=sparsifier, share=share, degree=degree, size=params, ring_bits=ring_bits)
+    chosen, beside = _with_neighbour(settings, method, masks, group_size)
     with notices.status("starting") as status:
-        result = measured.bench_round(graph, chosen, params, rounds=rounds, seed=seed, progress=status.update)
+        result = measured.bench_round(
+            graph, chosen, params, rounds=rounds, beside=beside, seed=seed, progress=status.update
+        )
     fields = asdict(result)
     if not as_json:
+        fields = {name: value for name, value in fields.items() if value is not None}
         sent = fields.pop("bytes_per_node")
         fields |= {f"{name} bytes per node": f"{count:,.0f}" for name, count in sent.items()}
         fields["peak_rss_bytes"] = f"{result.peak_rss_bytes:,}"
     show(f"{nodes} nodes, degree {degree}, {params:,} parameters", fields, as_json=as_json)
+
+
+def _with_neighbour(
+    settings: _Settings, name: MethodName, masks: int | None, group_size: int | None
+) -> tuple[Method, Method | None]:
+    """The method to time and, if it has groups, the one without."""
+    match name:
+        case MethodName.CESAR:
+            beside = settings.cesar() if group_size is not None else None
+            return settings.cesar(masks=masks, group_size=group_size), beside
+        case MethodName.SECAGG:
+            return settings.secagg(group_size), settings.secagg(None) if group_size is not None else None
+        case MethodName.DPSGD:
+            if group_size is not None:
+                raise ConfigError("D-PSGD hides nothing, in no group; leave --group-size out")
+            return settings.dpsgd(settings.share), None
 
 
 @app.command("peers")
@@ -113,22 +148,21 @@ def bench_bytes(
     params: Params = 89834,
     sparsifier: SparsifierName = SparsifierName.TOPK,
     share: Share = 0.30,
-    masks: Masks = 1,
+    masks: Masks = None,
+    group_size: GroupSize = None,
     ring_bits: RingBits = 32,
     paper: Annotated[bool, typer.Option("--paper", help="The paper's own exchange on both sides.")] = False,
     count: Annotated[int, typer.Option("--graphs", min=1, help="Random graphs to average over.")] = 1,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Compare what CESAR sends with D-PSGD at the same measured share, on independent selections."""
-    alpha = _alpha(sparsifier, share, degree, masks)
+    """Compare what CESAR sends, in fixed groups or not, with D-PSGD at the same measured share, on independent selections."""
+    settings = _Settings(sparsifier=sparsifier, share=share, degree=degree, size=params, ring_bits=ring_bits)
     with notices.status("counting") as status:
         result = measured.bench_bytes(
             [graphs.numbered(nodes, degree, seed + k) for k in range(count)],
-            Cesar.paper(sparsifier=sparsifier.make(alpha), masking_requirement=masks)
-            if paper
-            else Cesar(sparsifier=sparsifier.make(alpha), masking_requirement=masks, ring_bits=ring_bits),
-            lambda share: (DPSGD.paper if paper else DPSGD)(sparsifier=sparsifier.make(share)),
+            settings.cesar(masks=masks, group_size=group_size, paper=paper),
+            partial(settings.dpsgd, paper=paper),
             params,
             seed=seed,
             progress=status.update,
@@ -137,7 +171,8 @@ def bench_bytes(
         typer.echo(json.dumps(asdict(result)))
         return
     table = Table(title=f"Bytes that a node sends per round, {count} graph(s)")
-    for heading in ("", "CESAR", "D-PSGD"):
+    ours = "CESAR" if group_size is None else f"groups of {group_size}"
+    for heading in ("", ours, "D-PSGD"):
         table.add_column(heading, justify="right" if heading else "left")
     for name, sent in result.cesar.items():
         table.add_row(name, f"{sent:,.0f}", f"{result.dpsgd[name]:,.0f}")

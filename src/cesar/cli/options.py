@@ -15,9 +15,8 @@ DataDir = Annotated[
 Workers = Annotated[int | None, typer.Option(min=1, help="Threads; default one per core.")]
 Nodes = Annotated[int, typer.Option(min=2, help="Number of nodes.")]
 Degree = Annotated[int, typer.Option(help="Neighbours of the receiver (δ).")]
-Masks = Annotated[int, typer.Option(help="Masks that a parameter must carry to be sent (s).")]
-MasksOrGroups = Annotated[
-    int | None, typer.Option("--masks", help="Masks that a parameter must carry to be sent (s); default 1.")
+Masks = Annotated[
+    int | None, typer.Option(help="Masks that a parameter must carry to be sent (s); default 1.")
 ]
 GroupSize = Annotated[
     int | None, typer.Option(help="Members that a fixed group has at least (m), instead of masks.")
@@ -29,3 +28,9 @@ Net = Annotated[
     Path, typer.Argument(metavar="NET", help="The network's folder, made by `cesar network init`.")
 ]
 SampleSeed = Annotated[int, typer.Option(help="Of graph, selections and samples.")]
+Settle = Annotated[
+    int,
+    typer.Option(
+        "--settle", min=0, help="Rounds of averaging without training at the end; the same at all peers."
+    ),
+]

@@ -20,7 +20,7 @@ from cesar.cli.options import (
     AsJson,
     Degree,
     GroupSize,
-    MasksOrGroups,
+    Masks,
     Nodes,
     SampleSeed,
     Share,
@@ -47,7 +47,7 @@ Sparsifier = Annotated[Selecting, typer.Option(help="How nodes select; groups se
 def plan_alpha(
     share: Share,
     degree: Degree,
-    masks: MasksOrGroups = None,
+    masks: Masks = None,
     group_size: GroupSize = None,
     sparsifier: Sparsifier = Selecting.TOPK,
     as_json: AsJson = False,
@@ -67,7 +67,7 @@ def plan_alpha(
 def plan_share(
     alpha: Alpha,
     degree: Degree,
-    masks: MasksOrGroups = None,
+    masks: Masks = None,
     group_size: GroupSize = None,
     sparsifier: Sparsifier = Selecting.TOPK,
     as_json: AsJson = False,

@@ -92,7 +92,7 @@ class RecordingSection(Section):
     def keeps(self, done: int, rounds: int) -> bool:
         """Whether to keep the round that is the `done`-th of `rounds`."""
         regular = self.every is not None and done % self.every == 0
-        return done in self.rounds or regular or done > rounds - self.last
+        return done in self.rounds or regular or rounds - self.last < done <= rounds
 
 
 class LoggingSection(Section):

@@ -39,6 +39,7 @@ from cesar.learn import datasets, models, partition
 from cesar.learn.flat import Layout
 from cesar.learn.samples import Dataset
 from cesar.learn.training import Sgd
+from cesar.methods import Method
 from cesar.seeds import SeedTree
 from cesar.settings import MethodSection
 from cesar.sim.ensemble import Ensemble
@@ -178,10 +179,27 @@ def build_model(experiment: Experiment, data: Dataset, seed: int) -> nn.Module:
     return models.build(experiment.model.name, data, seed=drawn, weights=experiment.model.weights)
 
 
+def build_method(
+    experiment: Experiment, section: MethodSection, seed: int, *, size: int, measured: float | None = None
+) -> Method:
+    """A method as a run has it, before it is settled for a graph.
+
+    Args:
+        size: d.
+        measured: the share that D-PSGD takes over from CESAR.
+    """
+    first = graph_of(experiment, seed)(0)
+    return section.build(mean_degree(first), measured, size=size, graph=first)
+
+
+def mean_degree(graph: nx.Graph) -> int:
+    """δ, from which α follows."""
+    return round(2 * int(graph.number_of_edges()) / len(graph))
+
+
 def _setup(experiment: Experiment, run: Run, data: Dataset, measured: float | None) -> Setup:
     seeds, training = SeedTree(run.seed), experiment.training
     graph = graph_of(experiment, run.seed)
-    degrees = [degree for _, degree in graph(0).degree]
     module = build_model(experiment, data, run.seed)
     return Setup(
         data=data,
@@ -194,17 +212,16 @@ def _setup(experiment: Experiment, run: Run, data: Dataset, measured: float | No
         ),
         graph=graph,
         dynamic=experiment.topology.dynamic,
-        method=run.method.build(
-            round(sum(degrees) / len(degrees)), measured, size=Layout.of(module).size, graph=graph(0)
-        ),
-        faults=_faults(experiment),
+        method=build_method(experiment, run.method, run.seed, size=Layout.of(module).size, measured=measured),
+        faults=faults_of(experiment),
         seed=run.seed,
         settle_from=experiment.rounds,
         settle_share=experiment.settle_share,
     )
 
 
-def _faults(experiment: Experiment) -> Faults:
+def faults_of(experiment: Experiment) -> Faults:
+    """Who crashes in which round, once it is drawn with a run's seed."""
     section, rounds = experiment.faults, range(experiment.all_rounds)
     calm = [number for number in rounds if experiment.tests(number + 1)] if section.calm_tests else ()
     return Faults(rate=section.crash_rate, point=section.crash_point, calm=frozenset(calm))

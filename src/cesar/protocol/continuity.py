@@ -8,6 +8,7 @@ rounds apart, when the member leaves and when it comes back. In between the grou
 from __future__ import annotations
 
 from cesar.grouping import Group, Groups
+from cesar.methods import Cesar
 from cesar.types import NodeId, RoundNo
 
 
@@ -25,18 +26,18 @@ class Continuity:
         groups = [(receiver, group) for receiver, found in table.items() for group in found]
         self._last = {one: self._last.get(one, (round_, one[1])) for one in groups}
 
-    def allows(
-        self, receiver: NodeId, group: Group, members: Group, round_: RoundNo, after: int | None
-    ) -> bool:
-        """Whether these members may be summed in this round.
-
-        Args:
-            after: how many rounds sums with different members must be apart; None if all sums have the same.
+    def taking_part(
+        self, receiver: NodeId, group: Group, present: frozenset[NodeId], round_: RoundNo, method: Cesar
+    ) -> Group:
+        """The members that are in a group's sum in this round: all, or nobody; or, where the method allows it, those
+        who are there.
         """
-        last_round, last = self._last[receiver, group]
+        members, after = tuple(node for node in group if node in present), method.regroup_after
         if after is None:
-            return members == group
-        return members == last or round_ - last_round >= after
+            return members if members == group else ()
+        last_round, last = self._last[receiver, group]
+        apart = members == last or round_ - last_round >= after
+        return members if apart and len(members) > max(1, method.collusion or 1) else ()
 
     def note(self, receiver: NodeId, group: Group, members: Group, round_: RoundNo) -> None:
         """These members are summed in this round."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -53,9 +53,13 @@ def check_crashes(crashes: Crashes, nodes: int) -> None:
             raise ConfigError(f"node {node} cannot crash: there are nodes 0..{nodes - 1}")
 
 
-def frames_that_leave(
+Departure = Callable[[NodeId, NodeId, Kind], bool]
+"""(sender, recipient, kind of frame) → whether it leaves."""
+
+
+def kinds_that_leave(
     crashes: Crashes, round_: RoundNo, hoods: Mapping[NodeId, Neighbourhood], seeds: SeedTree
-) -> Fate:
+) -> Departure:
     """What the nodes of these neighbourhoods still send in a round; of shares cut short a seeded half."""
     half: dict[NodeId, set[NodeId]] = {}
     for node, hood in hoods.items():
@@ -63,17 +67,29 @@ def frames_that_leave(
             order = seeds.generator("crash", round_, node).permutation(len(hood.view))
             half[node] = {hood.view[k] for k in order[: len(hood.view) // 2]}
 
-    def leaves(sender: NodeId, recipient: NodeId, frame: Frame) -> bool:
+    def leaves(sender: NodeId, recipient: NodeId, kind: Kind) -> bool:
         match crashes.get(sender):
             case None:
                 return True
             case "before_announce":
                 return False
             case "after_announce":
-                return frame.kind is Kind.ANNOUNCE
+                return kind is Kind.ANNOUNCE
             case "after_coordination":
-                return frame.kind not in _SHARES
+                return kind not in _SHARES
             case "during_share":
-                return frame.kind not in _SHARES or recipient in half[sender]
+                return kind not in _SHARES or recipient in half[sender]
 
     return leaves
+
+
+def frames_that_leave(
+    crashes: Crashes, round_: RoundNo, hoods: Mapping[NodeId, Neighbourhood], seeds: SeedTree
+) -> Fate:
+    """The same for frames."""
+    leaves = kinds_that_leave(crashes, round_, hoods, seeds)
+
+    def fate(sender: NodeId, recipient: NodeId, frame: Frame) -> bool:
+        return leaves(sender, recipient, frame.kind)
+
+    return fate
