@@ -109,7 +109,9 @@ def turns(
 ) -> tuple[NDArray[np.bool_], ...]:
     """What each group of a receiver sends in a round."""
     flags = np.zeros((count, size), dtype=bool)
-    for row, members in zip(flags, _tools().turns(session, round_, receiver, size, alpha, count), strict=True):
+    for row, members in zip(
+        flags, _tools().turns(session, round_, receiver, size, alpha, count), strict=True
+    ):
         row[members] = True
     return tuple(flags)
 
