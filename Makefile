@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 WORKERS ?= 2
 
-.PHONY: help demo test test-slow browser lint docs format vectors clean
+.PHONY: help demo test test-slow browser lint docs format vectors pictures clean
 
 help:  ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -51,6 +51,9 @@ format: .venv/stamp  ## Rewrite the code in the house style
 
 vectors: .venv/stamp  ## Write the test vectors anew (with code that does not import cesar)
 	$(BIN)/python tools/vectors/generate.py
+
+pictures: .venv/stamp  ## Draw the pictures of the documentation anew
+	$(BIN)/python tools/pictures/architecture.py
 
 clean:  ## Remove what was made
 	rm -rf .venv build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

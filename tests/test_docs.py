@@ -1,6 +1,9 @@
 """Every Python block of the documents runs as it stands."""
 
+import importlib.util
 import re
+import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -37,3 +40,31 @@ def test_every_page_has_a_place_in_the_navigation():
 def test_links_within_the_project_lead_somewhere(path):
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
         assert (path.parent / target).exists(), f"{path.name} points at {target}"
+
+
+def layers():
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (found,) = (contract["layers"] for contract in contracts if contract["type"] == "layers")
+    return found
+
+
+def test_the_table_of_layers_is_the_contract():
+    rows = re.findall(r"^\| (`.*?) \| [^`|]", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    assert [row.replace("`", "").replace("\\|", "|") for row in rows] == layers()
+
+
+@pytest.mark.parametrize("way", ["The way of `cesar run`", "The way of `peer.average`"])
+def test_the_two_ways_are_short_and_pass_through_modules_that_exist(way):
+    part = (ROOT / "docs" / "architecture.md").read_text().split(f"## {way}", 1)[1].split("\n## ", 1)[0]
+    stops = re.findall(r"^\d+\. `([\w.]+)`", part, re.MULTILINE)
+    assert len(stops) <= 30
+    assert max(Counter(stops).values()) <= 3
+    for stop in stops:
+        assert importlib.util.find_spec(f"cesar.{stop}") is not None, stop
+
+
+def test_the_picture_of_the_layers_is_up_to_date():
+    spec = importlib.util.spec_from_file_location("picture", ROOT / "tools" / "pictures" / "architecture.py")
+    picture = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(picture)
+    assert picture.OUT.read_text(encoding="utf-8") == picture.draw(), "run tools/pictures/architecture.py"

@@ -21,6 +21,7 @@ NAMES = [
     "DataError",
     "EncodingError",
     "Ensemble",
+    "FullSharing",
     "LocalProtocolError",
     "Method",
     "PrivacyError",
@@ -32,6 +33,7 @@ NAMES = [
     "TopK",
     "__version__",
     "aggregate",
+    "groups",
     "theory",
 ]
 
@@ -49,7 +51,10 @@ def test_public_parameters():
         cesar.aggregate: ["vectors", "graph", "method", "seed", "reference", "crashes", "workers"],
         cesar.theory.expected_share: ["alpha", "degree", "masking_requirement"],
         cesar.theory.required_alpha: ["share", "degree", "masking_requirement"],
-        cesar.TopK: ["alpha"],
+        cesar.theory.expected_union: ["alpha", "sizes"],
+        cesar.theory.required_union_alpha: ["share", "sizes"],
+        cesar.groups: ["graph", "group_size", "network", "draws"],
+        cesar.TopK: ["alpha", "memory"],
         cesar.RandomSubsampling: ["alpha"],
         cesar.CoordinatedSubsampling: ["alpha"],
         cesar.Cesar.paper: ["sparsifier", "masking_requirement", "dropout"],
@@ -57,7 +62,15 @@ def test_public_parameters():
     }
     for called, expected in parameters.items():
         assert list(inspect.signature(called).parameters) == expected
-    agreed = {"sparsifier", "masking_requirement", "ring_bits", "coordination", "dropout"}
+    agreed = {
+        "sparsifier",
+        "masking_requirement",
+        "group_size",
+        "collusion",
+        "ring_bits",
+        "coordination",
+        "dropout",
+    }
     assert agreed <= inspect.signature(cesar.Cesar).parameters.keys()
     assert "ring_bits" in inspect.signature(cesar.SecureAggregation).parameters
     assert "sparsifier" in inspect.signature(cesar.DPSGD).parameters

@@ -295,40 +295,49 @@ def bernoulli(planes: BitWords, ties: BitWords, threshold: int, words: BitWords)
 
 
 @jit
-def _histogram(keys: NDArray[np.int32], low: int, width: int, prefix: int, bins: NDArray[np.int64]) -> None:
-    """Count, by the `width` bits from bit `low` on, the keys whose higher bits are `prefix`."""
-    bins[:] = 0
-    mask = (1 << width) - 1
+def _digit(keys: NDArray[np.int32], low: int, width: int, left: int) -> tuple[int, int]:
+    """The `left`-th largest value that the `width` bits from bit `low` on have, and how many of its keys are wanted."""
+    bins = np.zeros(1 << width, dtype=np.int64)
+    mask = np.uint32((1 << width) - 1)
     for key in keys:
-        if key >> (low + width) == prefix:
-            bins[(key >> low) & mask] += 1
+        bins[(np.uint32(key) >> np.uint32(low)) & mask] += 1
+    digit = (1 << width) - 1
+    while bins[digit] < left:
+        left -= bins[digit]
+        digit -= 1
+    return digit, left
 
 
 @jit
 def largest(keys: NDArray[np.int32], wanted: int, words: BitWords) -> None:
     """Mark the `wanted` largest 31-bit keys; of equal keys the one at the lower position wins.
 
-    A radix selection in three passes finds the smallest key that still belongs; one more pass writes the
-    bitmap.
+    A radix selection finds the smallest key that still belongs: by the upper 11 bits of all keys, then by the rest of
+    those few that share them. One more pass writes the bitmap.
     """
-    bins = np.zeros(2048, dtype=np.int64)
-    prefix = 0
-    left = wanted  # how many of the keys that start with `prefix` are wanted
-    for low, width in ((20, 11), (9, 11), (0, 9)):
-        _histogram(keys, low, width, prefix, bins)
-        digit = (1 << width) - 1
-        while bins[digit] < left:
-            left -= bins[digit]
-            digit -= 1
-        prefix = (prefix << width) | digit
+    upper, left = _digit(keys, 20, 11, wanted)
+    near = np.empty(len(keys), dtype=np.int32)
+    found = 0
+    for key in keys:
+        near[found] = key
+        found += (key >> 20) == upper
+    middle, left = _digit(near[:found], 9, 11, left)
+    near = near[:found]
+    near = near[(near >> 9) == (upper << 11 | middle)]
+    lower, left = _digit(near, 0, 9, left)
+    last = np.int32((upper << 20) | (middle << 9) | lower)
     for w in range(len(words)):
-        word = ZERO
-        for t in range(min(64, len(keys) - 64 * w)):
-            key = keys[64 * w + t]
-            tie = key == prefix and left > 0
-            left -= tie
-            word |= np.uint64(tie or key > prefix) << np.uint64(t)
-        words[w] = word
+        base = np.uint64(64 * w)
+        above, equal = ZERO, ZERO
+        for t in range(np.uint64(min(64, len(keys) - 64 * w))):
+            key = keys[base + t]
+            above |= np.uint64(key > last) << t
+            equal |= np.uint64(key == last) << t
+        while equal != ZERO and left > 0:
+            above |= equal & (~equal + ONE)
+            equal &= equal - ONE
+            left -= 1
+        words[w] = above
 
 
 def to_bytes(words: BitWords, size: int) -> ByteArray:

@@ -233,6 +233,18 @@ def plan(graph: nx.Graph, group_size: int, collusion: int, *, network: bytes = b
     )
 
 
+def check_plan(graph: nx.Graph, table: Groups, collusion: int) -> None:
+    """Refuse groups with which so many colluders learn something, whoever has drawn them.
+
+    Raises:
+        PrivacyError: says who gives whom away.
+    """
+    check_collusion(collusion, len(graph))
+    for one in coalitions(graph, collusion):
+        if found := exposed(table, one):
+            raise PrivacyError(f"the groups do not stop {collusion} colluders: {describe(one, found)}")
+
+
 def check_group_collusion(group_size: int, collusion: int) -> None:
     """Refuse groups that colluders could empty.
 

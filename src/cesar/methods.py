@@ -8,7 +8,15 @@ from typing import Literal, get_args
 import networkx as nx
 
 from cesar.errors import ConfigError
-from cesar.grouping import Draws, Groups, check_group_collusion, check_group_size, groups, plan
+from cesar.grouping import (
+    Draws,
+    Groups,
+    check_group_collusion,
+    check_group_size,
+    check_plan,
+    groups,
+    plan,
+)
 from cesar.indices import Code
 from cesar.ring import RING_BITS
 from cesar.sparsify import AnySparsifier, CoordinatedSubsampling, FullSharing, RandomSubsampling
@@ -153,9 +161,13 @@ class Cesar:
             PrivacyError: the colluders would not be stopped, or a receiver would get nothing.
         """
         if self.group_size is not None:
+            given = draws is not None
             if draws is None and self.collusion is not None:
                 draws = plan(graph, self.group_size, self.collusion, network=network)
-            return replace(self, groups=groups(graph, self.group_size, network=network, draws=draws))
+            table = groups(graph, self.group_size, network=network, draws=draws)
+            if given and self.collusion is not None:
+                check_plan(graph, table, self.collusion)
+            return replace(self, groups=table)
         if self.collusion is None:
             check_degrees(graph, self.masks)
             return self
@@ -276,6 +288,10 @@ class DPSGD:
 
 
 Method = Cesar | SecureAggregation | DPSGD
+
+
+SETTLE_ROUNDS, SETTLE_SHARE = 8, 0.3
+"""How long and with what share peers settle by default; docs/design/012-settling.md has the figures."""
 
 
 def settling(method: Method, share: float, degree: int) -> Method:

@@ -267,29 +267,34 @@ def average(
     block = np.empty(64, dtype=np.float32)
     heard = np.empty(64, dtype=np.uint32)
     out = total.view(np.float32)
-    tensor, edge = 0, 0
+    tensor = 0
     for w in range(kept.shape[1]):
-        base = 64 * w
-        width = min(64, len(own) - base)
+        base = np.uint64(
+            64 * w
+        )  # without a sign: an index that could be negative keeps loops from being vectorised
+        width = min(64, len(own) - 64 * w)
         gone = spoiled[w] if len(spoiled) else ZERO
         heard[:] = 0
         for i in range(len(kept)):
-            members = kept[i, w] & ~gone
+            members, count = kept[i, w] & ~gone, voices[i]
             for t in range(64):
-                heard[t] += voices[i] * np.uint32((members >> np.uint64(t)) & ONE)
+                heard[t] += count * np.uint32((members >> np.uint64(t)) & ONE)
         while gone != ZERO:
             total[base + lowest_bit(gone)] = 0
             gone &= gone - ONE
-        for t in range(width):
-            if base + t >= edge:
-                tensor = _tensor_of(edges, base + t)
-                edge = edges[tensor]
-            number = np.int32(total[base + t] << np.uint32(shift)) >> shift  # the sign of the b-bit word
-            others = np.float64(number) * steps[tensor]
-            mine = 1.0 if everybody == 0 else np.float64(everybody - heard[t])
-            weight = mine + np.float64(heard[t])
-            block[t] = (mine * np.float64(own[base + t]) + others) / weight
-        out[base : base + width] = block[:width]
+        start = 0
+        while start < width:  # piece by piece, so that the inner loop knows its scale
+            while edges[tensor] <= 64 * w + start:
+                tensor += 1
+            stop, step = min(width, edges[tensor] - 64 * w), steps[tensor]
+            for t in range(np.uint64(start), np.uint64(stop)):
+                number = np.int32(total[base + t] << np.uint32(shift)) >> shift  # the sign of the b-bit word
+                mine = 1.0 if everybody == 0 else np.float64(everybody) - np.float64(heard[t])
+                value = mine * np.float64(own[base + t]) + np.float64(number) * step
+                block[t] = value / (mine + np.float64(heard[t]))
+            start = stop
+        for t in range(np.uint64(width)):
+            out[base + t] = block[t]
 
 
 @jit

@@ -191,8 +191,10 @@ class MethodSection(Section):
         """
         # First without α, which only makes sense where every receiver has neighbours enough.
         draft = self._with_alpha(1.0) if self.name == "cesar" else self.build(2)
-        draft.for_graph(graph, network=network, draws=draws)
+        draft = draft.for_graph(graph, network=network, draws=draws)
         built = self.build(min(degree for _, degree in graph.degree), graph=graph)
+        if not isinstance(built, DPSGD) and not isinstance(draft, DPSGD) and draft.groups is not None:
+            return replace(built, groups=draft.groups)  # looking through all coalitions once is enough
         return built.for_graph(graph, network=network, draws=draws)
 
     def _cesar(self, degree: int, size: int, graph: nx.Graph | None) -> Cesar:

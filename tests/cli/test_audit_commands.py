@@ -255,7 +255,8 @@ def network_settings(folder, text):
 
 def test_a_network_folder(tmp_path):
     net = tmp_path / "net"
-    call("network", "init", "--peers", 20, "--topology", "regular:6", "--seed", 1, "--out", net)
+    shape = ("--peers", 20, "--topology", "regular:6", "--masks", 1)
+    call("network", "init", *shape, "--seed", 1, "--out", net)
     found = read("audit", net / "peer-3")
     assert (found["nodes"], found["links"], found["masks"]) == (20, 60, 1)
     network_settings(net, "collusion = 2\n")

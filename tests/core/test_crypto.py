@@ -1,5 +1,6 @@
 """Keys: equal from both sides and different whenever anything differs. Masks: gone from every full sum."""
 
+import gc
 import math
 from dataclasses import dataclass, replace
 from itertools import combinations, permutations
@@ -10,11 +11,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cesar import bits, ring
-from cesar.crypto.keys import Attempt, KeyPair, MaskKey, PairSecret, mask_key
+from cesar.crypto.keys import (
+    EPOCH_ROUNDS,
+    Attempt,
+    KeyPair,
+    Keyring,
+    MaskKey,
+    PairSecret,
+    hkdf_extract,
+    mask_key,
+)
 from cesar.crypto.keystream import Keystream
 from cesar.crypto.subsample import expand_seed
-from cesar.errors import DataError
-from cesar.protocol.sender import Masker, Partner, kept_positions, wants_negation, write_masked
+from cesar.errors import DataError, PrivacyError
+from cesar.protocol.sender import (
+    BLOCK_WORDS,
+    Masker,
+    Partner,
+    kept_positions,
+    wants_negation,
+    write_grouped,
+    write_masked,
+)
 from cesar.seeds import SeedTree
 from cesar.wire import Token
 
@@ -57,6 +75,143 @@ def test_a_point_of_small_order_is_refused(point):
     """The agreement would be zero, whatever the private key: a peer could force a secret known to all."""
     with pytest.raises(DataError, match="not a usable X25519 key"):
         key_pair("a").agree(point.to_bytes(32, "little"), SESSION)
+
+
+# ── keyrings ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Entropy:
+    """Fresh keys by epoch, and which were asked for."""
+
+    def __init__(self, name):
+        self.name, self.asked = name, []
+
+    def __call__(self, epoch):
+        self.asked.append(epoch)
+        return SEEDS.bytes(32, "epoch", self.name, epoch, len(self.asked))
+
+
+class Agreements:
+    """Static secrets with one's peers, and how often they were needed."""
+
+    def __init__(self, name):
+        self.own, self.calls = key_pair(name), 0
+
+    def __call__(self, peer):
+        self.calls += 1
+        return self.own.agree(key_pair(peer).public, SESSION)
+
+
+def keyring(name, **settings_):
+    return Keyring(Agreements(name), Entropy(name), **settings_)
+
+
+def pairs_alive():
+    """Public halves of all key pairs that anybody still holds."""
+    gc.collect()
+    return {one.public for one in gc.get_objects() if isinstance(one, KeyPair)}
+
+
+def test_an_epoch_has_one_key_and_its_end_forgets_the_private_half():
+    entropy = Entropy("a")
+    ring_ = Keyring(Agreements("a"), entropy)
+    first = {ring_.public(round_) for round_ in range(EPOCH_ROUNDS)}
+    assert len(first) == 1
+    assert EPOCH_ROUNDS == 64
+    assert first <= pairs_alive()
+    second = {ring_.public(round_) for round_ in range(EPOCH_ROUNDS, 2 * EPOCH_ROUNDS)}
+    assert len(second) == 1
+    assert not first & second
+    assert not first & pairs_alive()
+    assert second <= pairs_alive()
+    assert entropy.asked == [0, 1]
+
+
+def test_the_end_of_an_epoch_forgets_the_secrets_made_with_it():
+    one, theirs = keyring("a", epoch_rounds=3), keyring("b").public(0)
+    one.public(0)
+    old = one.secret("b", theirs)
+    assert one._secrets
+    one.public(3)
+    assert not one._secrets
+    assert one.secret("b", theirs) != old
+
+
+@pytest.mark.parametrize("epoch_rounds", [1, 2, 10])
+def test_epochs_of_another_length(epoch_rounds):
+    ring_ = keyring("a", epoch_rounds=epoch_rounds)
+    keys = [ring_.public(round_) for round_ in range(20)]
+    assert [keys.index(key) for key in keys] == [k - k % epoch_rounds for k in range(20)]
+
+
+def test_both_sides_derive_the_same_secret_in_every_epoch():
+    one, other = keyring("a", epoch_rounds=2), keyring("b", epoch_rounds=2)
+    secrets = []
+    for round_ in range(8):
+        publics = one.public(round_), other.public(round_)
+        secrets.append(one.secret("b", publics[1]))
+        assert secrets[-1] == other.secret("a", publics[0])
+    assert len({secret.key for secret in secrets}) == 4
+    assert all(len(secret.key) == 64 for secret in secrets)
+
+
+def test_a_start_makes_another_key():
+    """The same node and the same round, but a new process: what it made before cannot be made again."""
+    one, again, other = keyring("a"), Keyring(Agreements("a"), Entropy("a, started again")), keyring("b")
+    assert one.public(0) != again.public(0)
+    assert one.secret("b", other.public(0)) != again.secret("b", other.public(0))
+
+
+def test_an_exchanged_key_gives_secrets_that_nobody_has_in_common():
+    one, other, relay = keyring("a"), keyring("b"), key_pair("a relay's own")
+    publics = one.public(0), other.public(0)
+    right = one.secret("b", publics[1])
+    wrong = one.secret("b", relay.public), other.secret("a", relay.public)
+    assert len({right.key, wrong[0].key, wrong[1].key}) == 3
+    # The relay knows both ephemeral agreements that it has caused, but no static secret.
+    shared = relay.exchange(publics[0])
+    for static in (
+        relay.agree(key_pair("a").public, SESSION).key,
+        relay.agree(key_pair("b").public, SESSION).key,
+    ):
+        low, high = sorted((relay.public, publics[0]))
+        assert hkdf_extract(b"cesar ephemeral", static + shared + low + high) not in {w.key for w in wrong}
+    assert one.secret("b", publics[1]) == right
+
+
+def test_secrets_are_kept_by_pair_of_keys():
+    static = Agreements("a")
+    ring_, peers = Keyring(static, Entropy("a"), 4), [keyring(name) for name in ("b", "c")]
+    publics = [peer.public(0) for peer in peers]
+    ring_.public(0)
+    for _ in range(3):
+        for name, public in zip("bc", publics, strict=True):
+            ring_.secret(name, public)
+    assert static.calls == 2
+    ring_.secret("b", key_pair("another").public)  # a peer has one key at a time
+    ring_.secret("b", publics[0])
+    assert static.calls == 4
+    ring_.public(4)
+    ring_.secret("c", publics[1])
+    assert static.calls == 5
+
+
+@pytest.mark.parametrize(
+    "public", [b"", bytes(31), bytes(32), (2**255 - 20).to_bytes(32, "little")], ids=range(4)
+)
+def test_an_ephemeral_key_that_is_none_is_refused(public):
+    ring_, peer = keyring("a"), keyring("b")
+    ring_.public(0)
+    with pytest.raises(DataError, match="not a usable X25519 key"):
+        ring_.secret("b", public)
+    assert ring_.secret("b", peer.public(0)) == peer.secret("a", ring_.public(0))
+
+
+def test_a_keyring_shows_nothing():
+    ring_ = keyring("a")
+    ring_.public(0)
+    ring_.secret("b", keyring("b").public(0))
+    assert repr(ring_) == str(ring_) == f"{ring_}" == "Keyring()"
 
 
 # ── mask keys ───────────────────────────────────────────────────────────────────────────────────────────
@@ -311,3 +466,59 @@ def test_a_mask_is_antisymmetric():
     assert np.array_equal(low, -high)
     assert np.array_equal(low, Keystream(keys[4, 7].key).words(300)), "the lower id adds"
     assert isinstance(keys[4, 7], MaskKey)
+
+
+# ── masks of a group ────────────────────────────────────────────────────────────────────────────────────
+
+
+def grouped_words(members, flags, steps, width):
+    """Member → its words: every member sends the same positions, with a mask of every other one."""
+    size, positions = len(flags), bits.from_bools(flags)
+    keys = {
+        frozenset(pair): MaskKey(SEEDS.bytes(32, "group", *sorted(pair)), b"")
+        for pair in combinations(members, 2)
+    }
+    words = {}
+    for i in members:
+        masks = [(keys[frozenset((i, j))], wants_negation(i, j)) for j in members if j != i]
+        out = np.empty(ring.packed_size(int(flags.sum()), width), dtype=np.uint8)
+        write_grouped(out, steps[i].astype(np.float32), positions, masks, unit_grid(width, size), 0)
+        words[i] = ring.unpack(out, width, int(flags.sum())).copy()
+    return words, keys
+
+
+GROUPED_SIZES = [1, 64, 500, 64 * BLOCK_WORDS, 2 * 64 * BLOCK_WORDS + 77]
+
+
+@pytest.mark.parametrize("width", ring.RING_BITS)
+@pytest.mark.parametrize("size", GROUPED_SIZES)
+@pytest.mark.parametrize("members", [(3, 9), (0, 4, 5), (1, 2, 7, 8, 11)], ids=len)
+def test_masks_of_a_group_cancel(members, size, width):
+    chance = np.random.default_rng([len(members), size, width])
+    mask = np.uint32((1 << width) - 1)
+    for density in (0.0, 0.3, 1.0):
+        flags = chance.random(size) < density
+        steps = {i: chance.integers(-9, 10, size) for i in members}
+        words, _ = grouped_words(members, flags, steps, width)
+        total = sum(words.values(), np.zeros(int(flags.sum()), dtype=np.uint32))
+        expected = sum(steps.values())[flags] % (1 << width)
+        assert np.array_equal(total & mask, expected)
+
+
+def test_word_k_of_a_stream_masks_the_kth_value():
+    """Across blocks, with values of zero; the lower id adds and the higher one subtracts."""
+    size = 64 * BLOCK_WORDS + 300
+    flags = np.random.default_rng(1).random(size) < 0.4
+    zeros = dict.fromkeys((2, 5, 6), np.zeros(size))
+    words, keys = grouped_words((2, 5, 6), flags, zeros, 32)
+    stream = {pair: Keystream(key.key).words(int(flags.sum())) for pair, key in keys.items()}
+    low, high, edge = (stream[frozenset(pair)] for pair in ((2, 5), (5, 6), (2, 6)))
+    assert np.array_equal(words[2], low + edge)
+    assert np.array_equal(words[5], high - low)
+    assert np.array_equal(words[6], -high - edge)
+
+
+def test_a_group_of_one_sends_nothing():
+    out = np.empty(4, dtype=np.uint8)
+    with pytest.raises(PrivacyError, match="nothing leaves without a mask"):
+        write_grouped(out, np.ones(1, dtype=np.float32), bits.ones(1), [], unit_grid(32, 1), 0)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from cesar import bits
 from cesar.crypto.keys import Attempt
 from cesar.errors import ConfigError, EncodingError
 from cesar.indices import Code, IndexSet, decode, encode
@@ -147,6 +148,59 @@ def test_coordinated_sets_differ_by_receiver_round_and_session():
     settings_ = [(r, attempt(t, s)) for r in range(3) for t in range(3) for s in (b"a" * 16, b"b" * 16)]
     seeds = {sampling.select_for(receiver, which, 500).seed for receiver, which in settings_}
     assert len(seeds) == len(settings_)
+
+
+# ── groups that take turns ──────────────────────────────────────────────────────────────────────────────
+
+
+def turns(alpha, groups, *, receiver=3, round_=9, size=5000, session=b"s" * 16):
+    """(groups, size): which group is active where."""
+    drawn = RandomSubsampling(alpha).in_turns(receiver, attempt(round_, session), size, groups)
+    words = [drawn(number) for number in range(groups)]
+    assert all(bits.is_bitmap(one, size) for one in words)
+    return np.array([bits.to_bools(one, size) for one in words])
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3, 7])
+@pytest.mark.parametrize("alpha", [0.001, 0.1, 0.3, 0.5, 2 / 3, 0.9, 1.0])
+def test_at_every_position_the_share_of_active_groups_is_alpha(alpha, groups):
+    """As near as whole groups allow; over all positions within 5.5 standard errors, which is p < 4e-8."""
+    size = 64_000
+    active = turns(alpha, groups, size=size).sum(axis=0)
+    wanted = alpha * groups
+    whole, rate = int(wanted), wanted - int(wanted)
+    assert set(np.unique(active)) <= {whole, whole + 1}
+    assert abs(active.sum() - wanted * size) <= 5.5 * math.sqrt(size * rate * (1 - rate)) + 1e-6
+
+
+@pytest.mark.parametrize("alpha", [0.3, 0.7])
+def test_every_group_has_its_share_of_every_word(alpha):
+    """Over as many rounds as there are groups, every group has had every place in the row of every word."""
+    groups, size = 3, 6400
+    whole = int(alpha * groups)
+    counts = sum(turns(alpha, groups, size=size, round_=round_).astype(int) for round_ in range(20, 23))
+    assert counts.min() >= whole
+    assert counts.max() <= whole + 1
+    sent = counts.mean(axis=1) / groups
+    assert np.abs(sent - alpha).max() < 5.5 * math.sqrt(0.25 / size)
+
+
+def test_everybody_computes_the_same_turns():
+    assert np.array_equal(turns(0.3, 2), turns(0.3, 2))
+
+
+def test_turns_differ_by_receiver_round_and_session():
+    found = [turns(0.3, 2), turns(0.3, 2, receiver=4), turns(0.3, 2, session=b"t" * 16)]
+    found += [turns(0.3, 2, round_=11), turns(0.3, 2, round_=10)]
+    assert len({one.tobytes() for one in found}) == len(found)
+
+
+def test_a_share_of_whole_groups_draws_nothing():
+    found = turns(0.5, 4, size=640, round_=2)
+    for w in range(10):
+        active = {number for number in range(4) if found[number, 64 * w]}
+        assert active == {(2 + w) % 4, (3 + w) % 4}
+        assert (found[:, 64 * w : 64 * w + 64] == found[:, 64 * w : 64 * w + 1]).all()
 
 
 # ── what goes to others ─────────────────────────────────────────────────────────────────────────────────

@@ -41,7 +41,7 @@ from cesar.node import Node
 from cesar.protocol import Deadlines
 from cesar.protocol.masked import Group
 from cesar.protocol.sender import Partner
-from cesar.sim.wires import Wires as Network
+from cesar.sim.wires import Wires
 from cesar.sparsify import CoordinatedSubsampling, FullSharing, RandomSubsampling, TopK
 from cesar.topology import Neighbourhood, neighbourhoods
 
@@ -540,7 +540,7 @@ def grouped(request):
         sent[frame.kind, sender, recipient] = bytes(frame.payload).hex()
         return True
 
-    outcomes = Network(nodes, arrives=arrives).run()
+    outcomes = Wires(nodes, arrives=arrives).run()
     return case, sent, outcomes
 
 

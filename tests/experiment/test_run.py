@@ -1,5 +1,6 @@
 """Experiments: reproducible to the byte, resumable after a kill, and strict about their files."""
 
+import csv
 import json
 import os
 import signal
@@ -9,8 +10,9 @@ import textwrap
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
-from cesar.errors import ConfigError, PrivacyError
+from cesar.errors import ConfigError, DataError, PrivacyError
 from cesar.experiment import config, run
 
 TABLES = {
@@ -39,16 +41,18 @@ def test_threads_do_not_change_the_metrics(tmp_path):
                 {"name": "cesar", "sparsifier": "topk", "share": 0.3},
                 {"name": "cesar", "sparsifier": "random", "share": 0.3, "ring_bits": 16},
                 {"name": "cesar", "sparsifier": "coordinated", "share": 0.3},
-                {"name": "secagg"},
+                {"name": "cesar", "sparsifier": "topk", "share": 0.1, "group_size": 2, "memory": True},
+                {"name": "secagg", "group_size": 2},
                 {"name": "dpsgd", "sparsifier": "topk", "share": 0.3},
             ],
+            settle_rounds=2,
         )
     )
     for workers in (1, 2, 3):
         run.execute(experiment, tmp_path / str(workers), workers=workers)
     first = metrics(tmp_path / "1")
-    assert len(first) == 5
-    assert len(set(first.values())) == 5
+    assert len(first) == 6
+    assert len(set(first.values())) == 6
     assert metrics(tmp_path / "2") == metrics(tmp_path / "3") == first
 
 
@@ -76,13 +80,14 @@ KILLED = """
 """
 
 
-@pytest.mark.parametrize("killed_in", [0, 3, 5])
+@pytest.mark.parametrize("killed_in", [0, 3, 5, 6])
 def test_a_killed_run_ends_with_the_same_metrics(tmp_path, killed_in):
-    """kill -9 before the first checkpoint, between two, and in the last round."""
+    """kill -9 before the first checkpoint, between two, in the last round of training, and while it settles."""
     file = tmp_path / "exp.json.toml"
     file.write_text(
-        "rounds = 6\n[topology]\nnodes = 8\ndegree = 4\ndynamic = true\n[evaluation]\nevery = 2\n"
-        '[faults]\ncrash_rate = 0.2\n[[method]]\nname = "cesar"\nsparsifier = "topk"\nshare = 0.3\n',
+        "rounds = 6\nsettle_rounds = 2\n[topology]\nnodes = 8\ndegree = 4\ndynamic = true\n[evaluation]\nevery = 2\n"
+        '[faults]\ncrash_rate = 0.2\n[[method]]\nname = "cesar"\nsparsifier = "topk"\nshare = 0.1\n'
+        "group_size = 2\nmemory = true\n",
         encoding="utf-8",
     )
     script = [sys.executable, "-c", textwrap.dedent(KILLED), str(file), str(tmp_path / "out"), str(killed_in)]
@@ -192,6 +197,32 @@ MISTAKES = {
         {"match_share": True, "method": [{"name": "dpsgd", "sparsifier": "topk"}]},
         "beside cesar with sparsifier",
     ),
+    "unknown rule": ({"method": [{"name": "dpsgd", "weights": "mine"}]}, "weights"),
+    "settling backwards": ({"settle_rounds": -1}, "settle_rounds"),
+    "memory without ranking": (
+        {"method": [{"name": "cesar", "sparsifier": "random", "share": 0.3, "memory": True}]},
+        "do not rank",
+    ),
+    "groups larger than neighbourhoods": (
+        {"method": [{"name": "cesar", "sparsifier": "random", "share": 0.3, "group_size": 5}]},
+        "groups of 5 need at least 5",
+    ),
+    "groups with a number of masks": (
+        {"method": [{"name": "cesar", "sparsifier": "random", "share": 0.3, "group_size": 2, "masks": 1}]},
+        "leave masks out",
+    ),
+    "groups that two empty": (
+        {"method": [{"name": "cesar", "sparsifier": "topk", "share": 0.3, "group_size": 2, "collusion": 2}]},
+        "do not stop 2 colluders",
+    ),
+    "masks that secagg would ignore": (
+        {"method": [{"name": "secagg", "masks": 3}]},
+        "masks would change nothing",
+    ),
+    "a ring that D-PSGD would ignore": (
+        {"method": [{"name": "dpsgd", "ring_bits": 16}]},
+        "ring_bits would change",
+    ),
     "dynamic ring": ({"topology": {"kind": "ring", "dynamic": True}}, "always the same"),
     "file without a path": ({"topology": {"kind": "file"}}, "path"),
 }
@@ -199,7 +230,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize("changes, message", MISTAKES.values(), ids=MISTAKES)
 def test_mistakes_are_explained_before_training(tmp_path, changes, message):
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises((ConfigError, PrivacyError), match=message):
         run.execute(config.parse(tables(**changes)), tmp_path)
     assert not list(tmp_path.iterdir())
 
@@ -282,3 +313,57 @@ def test_the_resolved_configuration_reads_back(tmp_path):
     run.execute(experiment, tmp_path)
     assert run.read(tmp_path) == experiment
     assert json.loads((tmp_path / "experiment.json").read_text())["training"]["learning_rate"] == 0.1
+
+
+# ── settling and memory ─────────────────────────────────────────────────────────────────────────────────
+
+SHARDS = {
+    "rounds": 8,
+    "seeds": [1],
+    "data": {"partition": "shards"},
+    "topology": {"nodes": 16, "degree": 6},
+    "training": {"steps_per_round": 5},
+    "evaluation": {"every": 4, "test_samples": 100, "all_at_end": True},
+    "method": [{"name": "cesar", "sparsifier": "topk", "share": 0.05, "group_size": 2, "memory": True}],
+}
+
+
+def rows_of(folder):
+    with next(folder.glob("*/*/metrics.csv")).open(newline="") as file:
+        return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
+
+
+def test_settling_brings_every_node_to_the_mean_of_all_models(tmp_path):
+    (summary,) = run.execute(config.parse({**SHARDS, "settle_rounds": 8}), tmp_path)
+    rows = rows_of(tmp_path)
+    assert [row["round"] for row in rows] == [4, *range(8, 17)]
+    trained, settled = rows[1], rows[-1]
+    distances = [row["distance"] for row in rows[1:]]
+    assert distances == sorted(distances, reverse=True)
+    assert distances[-1] < distances[0] / 10
+    assert trained["accuracy"] < trained["mean_model_accuracy"] - 0.1, "label shards keep nodes apart"
+    assert settled["accuracy"] == pytest.approx(trained["mean_model_accuracy"], abs=0.03)
+    assert settled["accuracy_spread"] < trained["accuracy_spread"]
+    assert summary["settle_rounds"] == 8
+    assert summary["before_settling"]["accuracy"] == trained["accuracy"]
+    assert summary["accuracy"] == settled["accuracy"]
+
+
+def test_settling_ends_when_not_much_changes(tmp_path):
+    tables = {**SHARDS, "settle_rounds": 30, "settle_tolerance": 0.3}
+    (summary,) = run.execute(config.parse(tables), tmp_path)
+    after = [row["distance"] for row in rows_of(tmp_path) if row["round"] >= 8]
+    assert 1 < summary["settle_rounds"] < 12
+    assert after[-1] <= 0.3 * after[0] < after[-2]
+
+
+def test_a_checkpoint_without_the_memory_that_a_method_needs_is_refused(tmp_path):
+    experiment = config.parse({**SHARDS, "rounds": 8})
+    run.execute(experiment, tmp_path)
+    (checkpoint,) = tmp_path.glob("*/*/checkpoint.safetensors")
+    (checkpoint.parent / "summary.json").unlink()
+    held = load_file(checkpoint)
+    assert held["memory"].shape == held["models"].shape
+    save_file({"models": held["models"]}, checkpoint, metadata={"next_round": "4"})
+    with pytest.raises(DataError, match=r"without the memory.*start it anew"):
+        run.execute(experiment, tmp_path)

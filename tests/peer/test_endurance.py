@@ -25,6 +25,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 import cesar
+from cesar.peer.config import PeerConfig
 from cesar.peer.folder import Network
 from support import replay, worker
 from support.lan import Switchboard, make_network, no_namespaces
@@ -32,6 +33,8 @@ from support.waiting import wait_until
 
 PEERS, ALPHA, MASKS = 16, 0.6, 1
 METHOD = f'name = "cesar"\nsparsifier = "random"\nalpha = {ALPHA}\nmasks = {MASKS}'
+GROUPS = f'name = "cesar"\nsparsifier = "random"\nalpha = {ALPHA}\ngroup_size = 2'
+both = pytest.mark.parametrize("method", [METHOD, GROUPS], ids=["published", "groups"])
 ROUNDS = "floor = 1.0\nceiling = 5.0"
 
 MARGIN = 4.0
@@ -205,9 +208,14 @@ class Fleet:
                 before, after = models[r][t]
                 this = frames.get(t, replay.Round())
                 assert all(this.shares[i][0] <= note["frames"] for i in report["contributors"])
-                told = replay.implied(this, before, view, report["contributors"], alpha=ALPHA, s=MASKS)
+                if groups := self.network.roster.groups:
+                    told = replay.implied_by_groups(
+                        this, before, r, t, groups[r], report["contributors"], alpha=ALPHA
+                    )
+                else:
+                    told = replay.implied(this, before, view, report["contributors"], alpha=ALPHA, s=MASKS)
                 assert np.array_equal(told.vector, after), (r, t)
-                assert told.spoiled.sum() == report["lost"]
+                assert told.spoiled.sum() == report["lost"] or told.unsure
                 checked, lost = checked + 1, lost + report["lost"]
                 if all(t in models[i] for i in report["contributors"]):
                     check_mean(told, before, after, {i: models[i][t][0] for i in report["contributors"]})
@@ -263,10 +271,11 @@ def check_mean(told, before, after, theirs) -> None:
     assert (error <= told.step * len(told.used) / 2 + np.abs(after) * 2.0**-23).all()
 
 
-def simulated(graph: nx.Graph, rounds: int) -> np.ndarray:
+def simulated(fleet: Fleet) -> np.ndarray:
     """Accuracies after as many rounds of the same training in the simulator."""
+    graph, rounds = nx.Graph(fleet.network.roster.graph), fleet.taken()
     own, (images, labels) = parts(*digits(), len(graph))
-    method = cesar.Cesar(sparsifier=cesar.RandomSubsampling(ALPHA), masking_requirement=MASKS)
+    method = PeerConfig.load(fleet.folder(0)).method(fleet.network.roster)
     ensemble = cesar.Ensemble(graph, method, worker.SIZE, seed=3)
     models = np.zeros((len(graph), worker.SIZE), np.float32)
     for _ in range(rounds):
@@ -280,10 +289,11 @@ def graph_of(count: int, degree: int = 4) -> nx.Graph:
     return nx.random_regular_graph(degree, count, seed=5)
 
 
-def test_kill_and_stop(tmp_path):
+@both
+def test_kill_and_stop(tmp_path, method):
     """A few dozen rounds: one peer is killed and restarted, another stopped for longer than the deadline."""
     graph = graph_of(PEERS)
-    network = make_network(tmp_path / "net", graph, METHOD, rounds=ROUNDS, transcript=True)
+    network = make_network(tmp_path / "net", graph, method, rounds=ROUNDS, transcript=True)
     with Fleet(network) as fleet:
         fleet.until(4, 60)
         fleet.kill(3)
@@ -298,7 +308,7 @@ def test_kill_and_stop(tmp_path):
     checked, lost = fleet.check_averages()
     assert checked >= 15 * 12
     fleet.check_seeds()
-    ours, theirs = fleet.accuracies().mean(), simulated(graph, fleet.taken()).mean()
+    ours, theirs = fleet.accuracies().mean(), simulated(fleet).mean()
     print(f"longest {longest:.2f} s, {checked} averages, {lost} lost, {ours:.4f} against {theirs:.4f}")
     assert abs(ours - theirs) <= 0.01
 
@@ -349,8 +359,9 @@ def test_partition(tmp_path):
     fleet.check_seeds()
 
 
+@both
 @pytest.mark.slow
-def test_soak(tmp_path):
+def test_soak(tmp_path, method):
     """500 rounds of everything: kill -9 every few rounds, stops, cuts; the machine's namespaces if it allows them."""
     rounds, draw, graph = 500, random.Random(8), graph_of(PEERS)
     left, right = halves(PEERS)
@@ -360,7 +371,7 @@ def test_soak(tmp_path):
         network = make_network(
             tmp_path / "net",
             graph,
-            METHOD,
+            method,
             rounds=ROUNDS,
             transcript=True,
             addresses=board and board.addresses,
@@ -402,7 +413,7 @@ def test_soak(tmp_path):
     fleet.check_seeds()
     for healed in cuts:
         assert across(fleet, left, healed + 1, fleet.last + 1)
-    ours, theirs = fleet.accuracies(), simulated(graph, fleet.taken())
+    ours, theirs = fleet.accuracies(), simulated(fleet)
     print(
         f"{fleet.taken()} rounds in {seconds:.0f} s; {fleet.kills} kills, {len(fleet.stopped)} stops, {len(cuts)} cuts ({why}); "
         f"longest round {longest:.2f} s; {checked} averages, {lost} parameters lost; accuracy {ours.mean():.4f}, "

@@ -83,7 +83,7 @@ def test_one_command_makes_eight_peers(cesar, tmp_path):
             "name": "cesar",
             "sparsifier": "random",
             "share": 0.3,
-            "masks": 1,
+            "group_size": 3,
             "ring_bits": 32,
         }
         assert settings["rounds"] == {"every": 6, "floor": 2.0, "ceiling": 120.0, "buffers": "local"}
@@ -120,9 +120,13 @@ def test_a_hundred_and_twenty_peers_have_ports_of_their_own(cesar, tmp_path):
         (("--topology", "regular", "--peers", "8"), "write regular:3, ring, complete"),
         (("--topology", "file:none", "--peers", "8"), "there is no edge list"),
         (("--topology", "ring", "--masks", "2", "--peers", "8"), "node 0 has 2 neighbour(s)"),
+        (("--topology", "ring", "--group-size", "3", "--peers", "8"), "groups of 3 need at least 3"),
+        (("--peers", "2"), "groups of 2 need at least 2, and 4 or more are better"),
+        (("--group-size", "3", "--masks", "1", "--peers", "8"), "leave masks out"),
+        (("--group-size", "2", "--collusion", "2", "--peers", "8"), "groups of 2 do not stop 2 colluders"),
         (("--masks", "0", "--peers", "8"), "masks: Input should be greater than or equal to 1"),
         (
-            ("--topology", "complete", "--collusion", "2", "--peers", "6"),
+            ("--topology", "complete", "--collusion", "2", "--peers", "6", "--group-size", "0"),
             "colluders are only stopped by 5 masks",
         ),
         (("--share", "1.5", "--peers", "8"), "share: Input should be less than or equal to 1"),
@@ -210,7 +214,7 @@ def test_both_sides_can_compare_what_was_requested(cesar, tmp_path):
     made = cesar.good("peer", "request", "--network", "net", "--id", 8, "--out", "site")
     digest = hashlib.sha256((tmp_path / "site" / "request.json").read_bytes()).hexdigest()
     assert digest in made
-    assert digest in cesar.good("network", "sign", net, "site/request.json", "--neighbours", "0,1")
+    assert digest in cesar.good("network", "sign", net, "site/request.json", "--neighbours", "0,1,2")
     assert hashlib.sha256((net / "ca" / "ca.pem").read_bytes()).hexdigest() in cesar.good(
         "network", "show", net
     )
@@ -247,6 +251,10 @@ def test_show_says_who_dials_whom(cesar, tmp_path):
     assert {(8, 0), (8, 3), (8, 5)} <= dialled, "it has no address, so it dials"
     table = cesar.good("network", "show", net)
     assert "hospital-x" in table
+    groups = roster(net, net).groups
+    assert shown["group_size"] == 3
+    assert [tuple(map(tuple, row["groups"])) for row in shown["peers"]] == [groups[r] for r in sorted(groups)]
+    assert "peer 8 hospital-x hears {0, 3, 5}" in table
     assert "none: it only" in table
 
 

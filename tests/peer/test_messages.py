@@ -8,7 +8,7 @@ import pytest
 from cesar.crypto.keys import VERSION
 from cesar.errors import CesarError
 from cesar.peer.chunks import Refusal
-from cesar.peer.messages import RELEASE, Hello, Status
+from cesar.peer.messages import HAS_SETTLED, RELEASE, TRAINS, Hello, Status
 
 HELLO = Hello(
     node=3,
@@ -17,7 +17,8 @@ HELLO = Hello(
     purpose="train",
     settings={"name": "cesar", "alpha": 0.5, "masks": None},
     size=100,
-    status=Status(7, 8),
+    status=Status(7, 8, 300000),
+    layout="2 tensors",
     time=1700000000.5,
     release="1.2",
     protocol=4,
@@ -25,7 +26,7 @@ HELLO = Hello(
 BYTES = (
     b'{"protocol": 4, "cesar": "1.2", "node": 3, "network": "abababababababababababababababab", "roster": 2, '
     b'"purpose": "train", "settings": {"name": "cesar", "alpha": 0.5, "masks": null}, "satisfied": false, '
-    b'"size": 100, "status": [7, 8], "time": 1700000000.5}'
+    b'"size": 100, "layout": "2 tensors", "status": [7, 8, 300000], "time": 1700000000.5}'
 )
 
 
@@ -74,16 +75,24 @@ def test_what_is_no_greeting(data):
         Hello.from_bytes(data)
 
 
-@pytest.mark.parametrize("status", [[9, 3], [3, 5], [2**31, 2**31], [-1, 0], [2**40, 2**40]])
+@pytest.mark.parametrize("status", [[9, 3, 0], [3, 5, 0], [2**31, 2**31, 0], [-1, 0, 0], [2**40, 2**40, 0]])
 def test_a_status_that_cannot_be(status):
     with pytest.raises(Refusal, match="a status that cannot be"):
         Hello.from_bytes(json.dumps({**json.loads(BYTES), "status": status}).encode())
 
 
+@pytest.mark.parametrize("mode", [-1, 1_000_001, 2**32])
+def test_a_mode_that_cannot_be(mode):
+    with pytest.raises(Refusal, match="a mode that cannot be"):
+        Hello.from_bytes(json.dumps({**json.loads(BYTES), "status": [1, 1, mode]}).encode())
+
+
 def test_a_status_as_bytes():
-    assert Status(7, 8).to_bytes() == bytes([7, 0, 0, 0, 8, 0, 0, 0])
-    assert Status.from_bytes(bytes([7, 0, 0, 0, 8, 0, 0, 0])) == Status(7, 8)
-    for body in (b"", bytes(7), bytes(9)):
+    told = bytes([7, 0, 0, 0, 8, 0, 0, 0, 9, 0, 0, 0])
+    assert Status(7, 8, 9).to_bytes() == told
+    assert Status.from_bytes(told) == Status(7, 8, 9)
+    assert [Status(1, 1, mode).share for mode in (TRAINS, 1, 300_000, HAS_SETTLED)] == [0, 1, 300_000, 0]
+    for body in (b"", bytes(8), bytes(11), bytes(13)):
         with pytest.raises(Refusal, match="wrong length"):
             Status.from_bytes(body)
 
@@ -94,6 +103,7 @@ CHANGES = [
     ({"settings": {**HELLO.settings, "alpha": 0.4}}, "alpha is 0.5 here and 0.4 there"),
     ({"settings": {**HELLO.settings, "new": 1}}, "new is None here and 1 there"),
     ({"size": 101}, "its model has 101 parameters, and this peer's has 100"),
+    ({"layout": "3 tensors"}, "its model has 3 tensors, and this peer's has 2 tensors: as many parameters"),
 ]
 
 
@@ -109,6 +119,8 @@ def test_what_must_be_the_same_at_both_ends(change, words):
     [
         {"node": 4, "roster": 9, "status": Status(99, 99), "time": 0.0, "release": "2", "satisfied": True},
         {"size": None},
+        {"layout": None},
+        {"status": Status(7, 8)},
         {"size": 101, "purpose": "check"},
     ],
 )

@@ -255,7 +255,8 @@ STRANGE_HELLOS = [
     ({"network": "00" * 16}, "it belongs to another network"),
     ({"size": SIZE + 1}, f"its model has {SIZE + 1} parameters, and this peer's has {SIZE}"),
     ({"settings": None}, "its hello cannot be read"),
-    ({"status": [2**31, 2**31]}, "a status that cannot be"),
+    ({"status": [2**31, 2**31, 0]}, "a status that cannot be"),
+    ({"status": [1, 1, 2**31]}, "a mode that cannot be"),
     ({"status": "x" * 70_000}, "it does not begin with a hello"),
 ]
 

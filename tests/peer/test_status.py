@@ -24,7 +24,10 @@ NOW = {
     "bytes": {"values": 1_234_567, "control": 2},
     "figures": {"test_loss": 0.123456, "accuracy": 0.5},
     "neighbours": [NEAR],
+    "settling": False,
+    "groups": [],
 }
+GROUP = {"words": "{1, 5 a & b}", "told": ""}
 
 
 def test_the_page_sums_up_and_escapes():
@@ -54,3 +57,12 @@ def test_before_the_first_round_nothing_is_shared_or_shown():
 )
 def test_links(changed, shown):
     assert shown in _page({**NOW, "neighbours": [{**NEAR, **changed}]})
+
+
+def test_groups_in_words():
+    wait = "group {2, 4} waits for 4, missing since round 3"
+    page = _page({**NOW, "groups": [GROUP, {"words": "{2, 4}", "told": wait}], "settling": True})
+    assert "<p>Hears {1, 5 a &amp; b} and {2, 4}: sums over whole groups, always the same ones.</p>" in page
+    assert "<p class=down>Group {2, 4} waits for 4, missing since round 3.</p>" in page
+    assert "Round 7 (settling), 6 done" in page
+    assert "Hears" not in _page(NOW)

@@ -186,6 +186,17 @@ def test_each_sparse_share_looks_uniform(width, s):
 
 
 @widths
+def test_each_share_of_a_group_looks_uniform(width):
+    """Groups of two and of three: a share carries one mask or two."""
+    graph = nx.complete_graph(6)
+    method = SecureAggregation(group_size=2, ring_bits=width).for_graph(graph)
+    assert {len(group) for groups in method.groups.values() for group in groups} == {2, 3}
+    for words in captured(method, np.zeros((6, SIZE), dtype=np.float32), graph=graph).values():
+        assert len(words) == SIZE
+        assert flaws(words, width) == {}
+
+
+@widths
 def test_two_rounds_are_unrelated(width):
     first, second = zero_round(width), zero_round(width, round_=1)
     for pair in first:

@@ -66,9 +66,15 @@ def test_the_files_are_those_of_one_process(tmp_path, hosts):
     methods = [
         *TABLES["method"],
         {"name": "cesar", "sparsifier": "coordinated", "share": 0.3, "ring_bits": 16},
+        {"name": "cesar", "sparsifier": "topk", "share": 0.1, "group_size": 2, "memory": True},
         {"name": "dpsgd", "noise": 0.01, "gossip_steps": 2},
     ]
-    tables = {**TABLES, "topology": {**TABLES["topology"], "dynamic": True}, "recording": {"every": 2}}
+    tables = {
+        **TABLES,
+        "settle_rounds": 1,
+        "topology": {**TABLES["topology"], "dynamic": True},
+        "recording": {"every": 2},
+    }
     with connect(hosts=hosts) as hire:
         both(tmp_path, {**tables, "method": methods}, hire)
 

@@ -62,7 +62,9 @@ def secret_of(session: bytes, i: int, j: int) -> PairSecret:
 
 
 class FakeKeys:
-    """A keyring without the agreement: the secrets of `secret_of`, changed if an ephemeral key was exchanged."""
+    """A keyring without the agreement: the secrets of `secret_of`; if an ephemeral key was exchanged, one that the
+    other side does not have.
+    """
 
     def __init__(self, session: bytes, node: int, secret=secret_of) -> None:
         self.session, self.node, self._secret = session, node, secret
@@ -74,7 +76,7 @@ class FakeKeys:
         found = self._secret(self.session, self.node, peer)
         if public == FakeKeys(self.session, peer).public(0):
             return found
-        return PairSecret(hashlib.sha512(found.key + public).digest())
+        return PairSecret(hashlib.sha512(found.key + self.public(0) + public).digest())
 
 
 @cache

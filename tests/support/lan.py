@@ -126,9 +126,13 @@ def slow_down(peer: AsyncPeer, seconds: float) -> None:
     peer.reception.frame = slow
 
 
-async def one_round(peers: list[AsyncPeer], models: NDArray[np.float32]) -> list[Report]:
+async def one_round(
+    peers: list[AsyncPeer], models: NDArray[np.float32], tensors: tuple[int, ...] | None = None
+) -> list[Report]:
     """Average the rows in place."""
-    return await asyncio.gather(*(peer.average_vector(row) for peer, row in zip(peers, models, strict=True)))
+    return await asyncio.gather(
+        *(peer.average_vector(row, tensors) for peer, row in zip(peers, models, strict=True))
+    )
 
 
 def ip(*words: str) -> None:

@@ -272,11 +272,11 @@ def pair_vectors():
 def ephemeral_vectors():
     """Two keys each: the long-lived one and that of an epoch; the second case has the first one's long-lived keys."""
     cases = []
-    for k, statics in enumerate(("0", "0", "1")):
-        session = draw(f"ephemeral session {statics}", 16)
+    for k, number in enumerate(("0", "0", "1")):
+        session = draw(f"ephemeral session {number}", 16)
         long, short = (
             [draw(f"{name} {who}", 32) for who in "ab"]
-            for name in (f"ephemeral static {statics}", f"ephemeral {k}")
+            for name in (f"ephemeral static {number}", f"ephemeral {k}")
         )
         secrets = [
             pair_secret(static_secret(long[a], public_key(long[b]), session), short[a], public_key(short[b]))

@@ -98,37 +98,26 @@ def _exposed(
     hits: Flags,
 ) -> int:
     """For each coalition the positions at which it reads somebody; for each node the most that one reads of it;
-    and the patterns at which somebody is read at all, if there is room for them.
+    and the patterns at which somebody is read at all.
 
     Returns how many times the rows were too many for the prime; the caller must then not trust the counts.
     """
-    nodes, degree = views.shape
-    size = coalitions.shape[1]
-    basis = np.zeros((linear.MOST_ROWS, size * degree + 1), dtype=np.int64)
-    pivots = np.zeros(linear.MOST_ROWS, dtype=np.int64)
-    traitor = np.zeros(nodes, dtype=np.bool_)
-    column, names = np.full(nodes, -1, dtype=np.int64), np.zeros(size * degree + 1, dtype=np.int64)
+    (nodes, degree), width, too_many = views.shape, coalitions.shape[1] * views.shape[1] + 1, 0
+    basis, pivots = np.zeros((linear.MOST_ROWS, width), np.int64), np.zeros(linear.MOST_ROWS, np.int64)
+    column, names = np.full(nodes, -1, dtype=np.int64), np.zeros(width, dtype=np.int64)
     label, stack = np.zeros(degree, dtype=np.int64), np.zeros(degree, dtype=np.int64)
-    read = np.zeros(nodes, dtype=np.int64)
-    too_many = 0
+    traitor, read = np.zeros(nodes, dtype=np.bool_), np.zeros(nodes, dtype=np.int64)
     for k in range(len(coalitions)):
+        traitor[:] = False
         for r in coalitions[k]:
             traitor[r] = True
         read[:] = 0
         for q in range(len(selected)):
             columns, rank = 0, 0
             for r in coalitions[k]:
+                view, chosen, here = views[r], selected[q], kept[q, r]
                 groups = _groups(
-                    r,
-                    views[r],
-                    kept[q, r],
-                    selected[q],
-                    coordinated,
-                    traitor,
-                    carried[r],
-                    matched[r],
-                    label,
-                    stack,
+                    r, view, here, chosen, coordinated, traitor, carried[r], matched[r], label, stack
                 )
                 for group in range(groups):
                     if rank == linear.MOST_ROWS:
@@ -137,11 +126,10 @@ def _exposed(
                     basis[rank, :] = 0
                     for a in range(degree):
                         if label[a] == group:
-                            node = views[r, a]
-                            if column[node] < 0:
-                                column[node], names[columns] = columns, node
+                            if column[view[a]] < 0:
+                                column[view[a]], names[columns] = columns, view[a]
                                 columns += 1
-                            basis[rank, column[node]] = 1
+                            basis[rank, column[view[a]]] = 1
                     rank = linear.insert(basis, pivots, rank, columns)
             hit = False
             for row in range(rank):
@@ -150,14 +138,10 @@ def _exposed(
                     hit = True
             if hit:
                 counts[k] += weights[q]
-                if len(hits):
-                    hits[q] = True
+                hits[q] = True
             for c in range(columns):
                 column[names[c]] = -1
-        for node in range(nodes):
-            worst[node] = max(worst[node], read[node])
-        for r in coalitions[k]:
-            traitor[r] = False
+        worst[:] = np.maximum(worst, read)
     return too_many
 
 
@@ -277,7 +261,7 @@ class _Auditor:
             one.matched,
             counts,
             read,
-            np.empty(0, dtype=bool) if hits is None else hits,
+            np.zeros(len(one.selected), dtype=bool) if hits is None else hits,
         )
         if too_many:  # beyond what the prime vouches for: with fractions instead
             for k, coalition in enumerate(coalitions.tolist()):

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
+import networkx as nx
 import typer
 from rich.markup import escape
 from rich.table import Table
@@ -17,7 +18,8 @@ from cesar.cli import up
 from cesar.cli.options import AsJson, Net
 from cesar.cli.output import console
 from cesar.errors import ConfigError
-from cesar.peer import claims, folder, keyfiles
+from cesar.peer import claims, folder, keyfiles, words
+from cesar.peer.regrouping import told
 from cesar.peer.roster import FILE, Member, Roster
 from cesar.seeds import SeedTree
 from cesar.sparsify import SparsifierName
@@ -36,12 +38,12 @@ def init(
     out: Annotated[Path, typer.Option(help="A new folder for the network.")],
     peers: Annotated[int | None, typer.Option(min=2, help="How many peers; else one per --request.")] = None,
     topology: Annotated[
-        str,
+        str | None,
         typer.Option(
             help=f"Who averages with whom: {graphs.SHORT}. The number is that of the neighbours; the file has two "
-            "ids per line."
+            "ids per line. Default: regular:6, or complete for 7 peers or fewer."
         ),
-    ] = "regular:3",
+    ] = None,
     name: Annotated[str | None, typer.Option(help="The network's name; else the folder's.")] = None,
     request: Annotated[
         list[Path] | None,
@@ -55,12 +57,23 @@ def init(
     seed: Annotated[int | None, typer.Option(help="Of a random topology; keys are always fresh.")] = None,
     share: Annotated[float, typer.Option(help="Fraction of the parameters to be shared (β).")] = 0.3,
     sparsifier: Annotated[SparsifierName, typer.Option(help="How a peer selects.")] = SparsifierName.RANDOM,
+    group_size: Annotated[
+        int | None,
+        typer.Option(
+            help="A peer only ever sees sums over whole groups of so many neighbours or more, always the same ones (m); "
+            "twice as many neighbours are recommended. Default: 3, or 2 where somebody has only two neighbours; 0 is "
+            "for none, as with --masks."
+        ),
+    ] = None,
     masks: Annotated[
-        int | None, typer.Option(help="Masks that a parameter must carry to be sent (s); default 1.")
+        int | None,
+        typer.Option(help="Without groups: masks that a parameter must carry to be sent (s); default 1."),
     ] = None,
     collusion: Annotated[
         int | None,
-        typer.Option(help="So many peers together compute nobody's values: s follows from the topology."),
+        typer.Option(
+            help="So many peers together compute nobody's values: groups are drawn so, or s follows from the topology."
+        ),
     ] = None,
 ) -> None:
     """Make a certificate authority, a signed roster, and a folder with keys and peer.toml for each peer.
@@ -70,16 +83,12 @@ def init(
     with --request, and find what they need in signed/.
     """
     requests = _requests(request or [])
-    count = peers or len(requests)
-    if not count or any(node >= count for node in requests):
-        raise ConfigError(
-            "say how many peers there are, such as --peers 8; ids go from 0 to one less than that"
-        )
-    if not (port > 0 and port + count + max(100, count) <= 65536):
-        raise ConfigError(f"{count} peers and their status pages need more ports than follow {port}")
+    count = _count(peers, requests, port)
     draw = SeedTree(secrets.randbits(64) if seed is None else seed).generator("graph")
-    graph = graphs.parse(topology, count, draw)
-    settings = folder.settings(sparsifier.value, share, masks, collusion)
+    graph = graphs.parse(topology or ("regular:6" if count > 7 else "complete"), count, draw)
+    if group_size is None and masks is None and sparsifier is not SparsifierName.COORDINATED:
+        group_size = max(3 if min(dict(graph.degree).values()) >= 3 else 2, 1 + (collusion or 1))
+    settings = folder.settings(sparsifier.value, share, masks, collusion, group_size or None)
     plan = folder.Plan(
         name=name or out.resolve().name,
         graph=graph,
@@ -95,7 +104,20 @@ def init(
         "folder and nothing else.",
         soft_wrap=True,
     )
+    _recommend(graph, group_size or None)
     _show_trust(out / "ca" / keyfiles.CA_CERTIFICATE)
+
+
+def _count(peers: int | None, requests: dict[NodeId, claims.Request], port: int) -> int:
+    """How many peers there will be."""
+    count = peers or len(requests)
+    if not count or any(node >= count for node in requests):
+        raise ConfigError(
+            "say how many peers there are, such as --peers 8; ids go from 0 to one less than that"
+        )
+    if not (port > 0 and port + count + max(100, count) <= 65536):
+        raise ConfigError(f"{count} peers and their status pages need more ports than follow {port}")
+    return count
 
 
 @app.command("sign")
@@ -109,6 +131,7 @@ def sign(
     made = _read_request(request)
     changed = folder.Network.open(net).add(made, _ids(neighbours), now=_now(), days=days)
     _show_signed(changed, made.claim.id)
+    _show_leaks(changed)
 
 
 @app.command("renew")
@@ -145,6 +168,7 @@ def revoke(
         f"{', '.join(added) or 'none'}.\nGive every site the new {escape(str(net / FILE))}.",
         soft_wrap=True,
     )
+    _show_leaks(after)
 
 
 @app.command("show")
@@ -152,14 +176,21 @@ def show(
     net: Annotated[Path, typer.Argument(metavar="NET", help="The network's folder, or a peer's.")],
     as_json: AsJson = False,
 ) -> None:
-    """Who is in the network, who dials whom (so who needs an open port), and when certificates end."""
+    """Who is in the network, who dials whom (so who needs an open port), whose sums each peer hears, and when
+    certificates end.
+    """
     authority = next(
         (net / sub for sub in ("ca", ".") if (net / sub / keyfiles.CA_CERTIFICATE).is_file()), net
     )
     roster = Roster.load(net / FILE, keyfiles.read_public(authority / keyfiles.CA_CERTIFICATE))
     rows = [_row(roster, member) for member in roster.members.values()]
     if as_json:
-        fields = {"network": roster.network, "version": roster.version, "issued": roster.issued.isoformat()}
+        fields = {
+            "network": roster.network,
+            "version": roster.version,
+            "issued": roster.issued.isoformat(),
+            "group_size": roster.group_size,
+        }
         typer.echo(json.dumps({**fields, "peers": rows}))
         return
     table = Table(title=f"{roster.network}, version {roster.version} of {roster.issued:%Y-%m-%d %H:%M} UTC")
@@ -176,6 +207,8 @@ def show(
             _expiry(member),
         )
     console.print(table)
+    for node in roster.groups:
+        console.print(escape(words.hears(roster, node)), soft_wrap=True, highlight=False)
     _show_trust(authority / keyfiles.CA_CERTIFICATE)
 
 
@@ -230,6 +263,7 @@ def _row(roster: Roster, member: Member) -> dict[str, Any]:
         "name": member.name,
         "address": member.address,
         "neighbours": list(near),
+        "groups": [list(group) for group in roster.groups.get(member.id, ())],
         "dials": [other for other in near if roster.dials(member.id, other)],
         "dialled_by": [other for other in near if roster.dials(other, member.id)],
         "expires": member.expires.isoformat(),
@@ -254,6 +288,34 @@ def _show_trust(path: Path) -> None:
         style="dim",
         highlight=False,
     )
+
+
+def _recommend(graph: nx.Graph, group_size: int | None) -> None:
+    """Say so where a peer that is away would leave a neighbour without any sum."""
+    few = [node for node in graph if group_size is not None and graph.degree[node] < 2 * group_size]
+    if group_size is not None and few:
+        console.print(
+            f"Groups of {group_size} work best with {2 * group_size} neighbours or more: {len(few)} peer(s) hear one group "
+            "only, and hear nothing while one of its members is away.",
+            soft_wrap=True,
+        )
+
+
+def _show_leaks(changed: folder.Network) -> None:
+    """What the change gives away, whoever it is given to."""
+
+    def name(node: NodeId) -> str:
+        return f"node {words.called(changed.roster, node)}"
+
+    for line in told(changed.leaks, name):
+        console.print(escape(line), soft_wrap=True, highlight=False)
+    if changed.leaks:
+        console.print(
+            "They differ by what was learned between the two sums, so these values are blurred by a round of training at "
+            "the least. Nobody else's value follows from the sums before and after.",
+            soft_wrap=True,
+            style="dim",
+        )
 
 
 def _show_signed(changed: folder.Network, node: int) -> None:

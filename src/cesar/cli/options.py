@@ -28,3 +28,9 @@ Net = Annotated[
     Path, typer.Argument(metavar="NET", help="The network's folder, made by `cesar network init`.")
 ]
 SampleSeed = Annotated[int, typer.Option(help="Of graph, selections and samples.")]
+Settle = Annotated[
+    int,
+    typer.Option(
+        "--settle", min=0, help="Rounds of averaging without training at the end; the same at all peers."
+    ),
+]

@@ -11,18 +11,22 @@ import tomllib
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
 from cesar import files
-from cesar.cli.options import AsJson
+from cesar.cli.options import AsJson, Settle
 from cesar.cli.output import console
 from cesar.cli.process import need, terminated
 from cesar.errors import ConfigError
+from cesar.methods import SETTLE_ROUNDS
 from cesar.peer import claims, identity, keyfiles
+
+if TYPE_CHECKING:
+    from cesar.peer.peer import Peer
 
 app = typer.Typer(no_args_is_help=True, help="One peer of a network: keys, checks, training.")
 
@@ -79,11 +83,13 @@ def run(
     wait: Annotated[
         float | None, typer.Option(help="Seconds to wait for neighbours; default rounds.ceiling.")
     ] = None,
+    settle: Settle = SETTLE_ROUNDS,
     log_json: Annotated[bool, typer.Option("--log-json", help="Log one JSON object per line.")] = False,
 ) -> None:
     """Join the network and train with the function, which averages where it likes; ends at Ctrl-C and SIGTERM.
 
-    The function gets a `cesar.Peer`. Logs go to standard error.
+    The function gets a `cesar.Peer`. When it has returned, the module that it averaged last is settled with the neighbours'
+    and saved as the peer's checkpoint, unless the function has called `peer.settle` itself. Logs go to standard error.
     """
     need("peers", "grpc", "pydantic", "prometheus_client", "jinja2")
     from cesar.peer import logs, troubles  # noqa: PLC0415  (only these commands need gRPC)
@@ -111,6 +117,7 @@ def run(
                 try:
                     function(peer, **arguments)
                     log.info("the training function has returned")
+                    _settle(peer, settle)
                 finally:
                     totals = peer.totals()
         except KeyboardInterrupt:
@@ -151,6 +158,14 @@ def check(
             )
     if not fine:
         raise typer.Exit(1)
+
+
+def _settle(peer: Peer, rounds: int) -> None:
+    """Average what was trained without training, and keep it."""
+    if rounds and not peer.settled and peer.last is not None:
+        model, parameters = peer.last
+        peer.settle(model, rounds=rounds, parameters=parameters)
+        peer.save(model)
 
 
 def _summary(node: int, totals: dict[str, Any] | None, seconds: float) -> str:

@@ -11,10 +11,11 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from cesar.cli.options import AsJson, Net
+from cesar.cli.options import AsJson, Net, Settle
 from cesar.cli.output import notices
 from cesar.cli.process import need, terminated
 from cesar.errors import CesarError, ConfigError
+from cesar.methods import SETTLE_ROUNDS
 
 if TYPE_CHECKING:
     from cesar.peer.local import LocalNetwork, Process
@@ -26,7 +27,8 @@ _LOOK_SECONDS = 0.5
 def command(
     net: Net,
     dataset: Annotated[str, typer.Option(help="What to train on: digits needs no download.")] = "digits",
-    rounds: Annotated[int, typer.Option(min=1, help="How many rounds to average.")] = 60,
+    rounds: Annotated[int, typer.Option(min=1, help="How many rounds to train and average.")] = 60,
+    settle: Settle = SETTLE_ROUNDS,
     learning_rate: Annotated[float, typer.Option(help="Of SGD.")] = 0.1,
     batch_size: Annotated[int, typer.Option(min=1, help="Samples per step.")] = 8,
     seed: Annotated[int, typer.Option(help="Of partition, first model and batches.")] = 1,
@@ -45,7 +47,13 @@ def command(
     with terminated(), LocalNetwork(net) as local:
         folders = [peer.config.folder for peer in local.peers]
         first = max(StateFile(folder / FILE).state.next_round for folder in folders)
-        settings = {"rounds": rounds, "learning_rate": learning_rate, "batch_size": batch_size, "seed": seed}
+        settings = {
+            "rounds": rounds,
+            "settle": settle,
+            "learning_rate": learning_rate,
+            "batch_size": batch_size,
+            "seed": seed,
+        }
         given = [f"--set={name}={value}" for name, value in {**settings, "first": first}.items()]
         for folder in folders:
             (folder / RESULT).unlink(missing_ok=True)

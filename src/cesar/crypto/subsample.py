@@ -5,6 +5,8 @@ Everybody who holds the seed gets the same set, which is why random subsampling 
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from cesar import bits, memory
@@ -20,9 +22,20 @@ def threshold_of(alpha: float) -> int:
     return round(alpha * 2.0**32)
 
 
+KEPT_SIZE = 1 << 20
+"""Sets of larger models are drawn whenever they are needed: they take memory, and a node needs few."""
+
+
 def expand_seed(seed: bytes, size: int, alpha: float) -> BitWords:
-    """The bitmap of the set that `seed` stands for (`bits.bernoulli` says which bits decide)."""
-    threshold = threshold_of(alpha)
+    """The bitmap of the set that `seed` stands for (`bits.bernoulli` says which bits decide); not to be written to.
+
+    All neighbours of a node expand its seed, in a simulation in one process, so those drawn last are kept.
+    """
+    draw = _draw_and_keep if size <= KEPT_SIZE else _draw
+    return draw(seed, size, threshold_of(alpha))
+
+
+def _draw(seed: bytes, size: int, threshold: int) -> BitWords:
     if threshold >= 1 << 32:
         return bits.ones(size)
     stream = Keystream(seed)  # drawn for this one set: it is the key of AES-128 as it is
@@ -37,4 +50,11 @@ def expand_seed(seed: bytes, size: int, alpha: float) -> BitWords:
             stream.fill(more)
             drawn = np.concatenate([drawn, more])
     bits.clear_tail(words, size)
+    return words
+
+
+@lru_cache(maxsize=256)
+def _draw_and_keep(seed: bytes, size: int, threshold: int) -> BitWords:
+    words = _draw(seed, size, threshold)
+    words.flags.writeable = False
     return words

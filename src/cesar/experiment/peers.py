@@ -23,7 +23,7 @@ from cesar.learn import datasets, models, partition
 from cesar.learn.samples import Dataset
 from cesar.learn.tasks import loss, score
 from cesar.learn.training import Batches, Sgd
-from cesar.methods import Method
+from cesar.methods import SETTLE_ROUNDS, SETTLE_SHARE, Method
 from cesar.peer.peer import Peer
 from cesar.seeds import SeedTree
 from cesar.sim.faults import Faults
@@ -40,9 +40,11 @@ class Recipe:
 
     Attributes:
         first: number of the first round, for a peer that comes back; by default the one that it joins in.
+        settle: rounds of averaging without training that follow.
     """
 
     rounds: int = 60
+    settle: int = SETTLE_ROUNDS
     learning_rate: float = 0.1
     batch_size: int = 8
     seed: int = 1
@@ -57,12 +59,15 @@ class Recipe:
 
 
 def train(peer: Peer, **settings: float) -> None:
-    """Train until `rounds` rounds are over, and leave the outcome in result.json; settings are those of `Recipe`."""
+    """Train until `rounds` rounds are over, settle, and leave the outcome in result.json; settings are those of
+    `Recipe`. A peer that was away trains or settles with the others, wherever they are.
+    """
     recipe = Recipe(**settings)  # type: ignore[arg-type]
     torch.set_num_threads(1)
     data, model, parts = recipe.prepare(peer.peers)
     if peer.resumed:
         peer.restore(model)
+    peer.start_from(model)
     batches = Batches(parts[peer.place], recipe.batch_size, SeedTree(recipe.seed), peer.place)
     optimiser = torch.optim.SGD(model.parameters(), lr=recipe.learning_rate)
     first, begin = peer.round if recipe.first is None else recipe.first, time.monotonic()
@@ -78,6 +83,7 @@ def train(peer: Peer, **settings: float) -> None:
             if (peer.round - first) % _TEST_EVERY == 0:
                 peer.show(**_test(data, model))
                 peer.save(model)
+    peer.settle(model, rounds=first + recipe.rounds + recipe.settle - peer.round)
     metrics = _test(data, model)
     peer.show(**metrics)
     peer.save(model)
@@ -115,11 +121,13 @@ def simulate(recipe: Recipe, graph: nx.Graph, method: Method, steps: int) -> flo
             method=method,
             faults=Faults(),
             seed=recipe.seed,
+            settle_from=recipe.rounds,
+            settle_share=SETTLE_SHARE,
         ),
         partial(local_crew, workers=1),
     )
     try:
-        for _ in simulation.run(recipe.rounds):
+        for _ in simulation.run(recipe.rounds + recipe.settle):
             pass
         return simulation.evaluate()["accuracy"]
     finally:

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -89,6 +90,10 @@ def encode(indices: IndexSet, code: Code | None = None) -> bytes:
     return bytes([chosen]) + _body(indices, chosen)
 
 
+KEPT_BYTES = 1 << 16
+"""Sets with longer encodings are read whenever they come: they take memory."""
+
+
 def decode(data: Buffer, size: int, alpha: float | None = None) -> IndexSet:
     """The set of positions below `size` that `encode` wrote.
 
@@ -113,9 +118,21 @@ def decode(data: Buffer, size: int, alpha: float | None = None) -> IndexSet:
         expect(alpha is not None and len(body) == SEED_BYTES, "a seed is not what was agreed on")
         assert alpha is not None
         return IndexSet.from_seed(body.tobytes(), size, alpha)
+    if len(body) <= KEPT_BYTES:
+        return _read_and_keep(code, body.tobytes(), size)
+    return _read(code, body, size)
+
+
+def _read(code: Code, body: ByteArray, size: int) -> IndexSet:
     words = _CODECS[code].decode(body, size)
     expect(bits.is_bitmap(words, size), "bits are set past the end of the set")
     return IndexSet.of_words(words, size)
+
+
+@lru_cache(maxsize=256)
+def _read_and_keep(code: Code, body: bytes, size: int) -> IndexSet:
+    """All neighbours of a node read the set that it announced, in a simulation in one process."""
+    return _read(code, np.frombuffer(body, dtype=np.uint8), size)
 
 
 def _body(indices: IndexSet, code: Code) -> bytes:

@@ -45,6 +45,7 @@ class CesarCallback(Callback):
                 "or average the gathered model yourself with peer.average(model)"
             )
         self._seen = trainer.global_step
+        self._peer.start_from(pl_module, parameters=self._parameters)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

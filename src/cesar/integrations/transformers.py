@@ -37,13 +37,14 @@ class CesarCallback(TrainerCallback):
         self.report: Report | None = None
 
     def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         if args.world_size > 1:
             raise ConfigError(
                 f"training is spread over {args.world_size} processes, but a peer is one process; train in one, "
                 "or average the gathered model yourself with peer.average(model)"
             )
+        self._peer.start_from(kwargs["model"], parameters=self._parameters)
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -27,6 +27,7 @@ import numpy as np
 
 from cesar.errors import CesarError, ConfigError
 from cesar.peer import roster as rosters
+from cesar.peer import waiting, words
 from cesar.peer.claims import read_authority
 from cesar.peer.config import PeerConfig, session_of
 from cesar.peer.identity import Identity
@@ -246,7 +247,7 @@ class Check:
         )
 
     async def _round(self, peer: AsyncPeer) -> None:
-        peer_session = session_of(peer.roster, peer.config.settings(), SIZE, "check")
+        peer_session = session_of(peer.roster, peer.config.settings(), (SIZE,), "check")
         vector = vector_of(peer_session, peer.id)
         before = peer.roster.version
         report = await peer.average_vector(vector)
@@ -263,6 +264,7 @@ class Check:
     def _conclude(self, peer: AsyncPeer, refusals: _Refusals) -> None:
         for i in sorted(peer.neighbours):
             self._neighbour(peer, i)
+        self._groups(peer)
         self._clock()
         self._dummy_round()
         newest = max((known.roster for known in self._met.values()), default=0)
@@ -302,6 +304,28 @@ class Check:
                 item,
                 f"it runs cesar {known.release}, and this peer {RELEASE}; they understand each other",
             )
+
+    def _groups(self, peer: AsyncPeer) -> None:
+        """Which groups would wait, and for whom; since when, as far as the last run knows."""
+        roster, known = (
+            peer.roster,
+            {wait.group: wait for wait in waiting.read(peer.config.folder / waiting.FILE)},
+        )
+        for group in roster.groups.get(peer.id, ()):
+            missing = tuple(node for node in group if node not in self._met)
+            if missing:
+                last = known.get(group)
+                since = (
+                    ""
+                    if last is None
+                    else f"; when this peer ran last, {words.listed(roster, last.missing)} was missing since round {last.since}"
+                )
+                self._say(
+                    None,
+                    "group",
+                    f"group {words.braced(roster, group)} waits for {words.listed(roster, missing)}: without all its members "
+                    f"nothing comes of it{since}",
+                )
 
     def _clock(self) -> None:
         if not self._met:

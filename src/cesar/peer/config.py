@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -97,13 +97,22 @@ class PeerConfig:
         be.
 
         Raises:
-            PrivacyError, ConfigError: nothing could be shared on it.
+            PrivacyError, ConfigError: nothing could be shared on it, or not safely.
         """
         section = self.tables.method
-        built = section.settled(roster.graph, network=roster.network_id)
+        if section.group_size != roster.group_size:
+            raise ConfigError(
+                f"the roster says {_grouped(roster.group_size)}, but [method] in peer.toml says "
+                f"{_grouped(section.group_size)}; both must be the same, so ask whoever signs the roster"
+            )
+        built = section.settled(roster.graph, network=roster.network_id, draws=roster.draws)
         if not isinstance(built, Cesar | SecureAggregation):
             raise ConfigError(f"{section.title} does not mask what it shares")
-        return built if purpose == "train" else SecureAggregation()
+        return (
+            built
+            if purpose == "train"
+            else SecureAggregation(group_size=section.group_size, groups=built.groups)
+        )
 
     def settings(self) -> dict[str, SettingValue]:
         """What must be the same at all peers."""
@@ -111,6 +120,10 @@ class PeerConfig:
         if method["collusion"] is None:
             method["masks"] = method["masks"] or 1  # left out or written down: the same
         return {**method, "buffers": self.tables.rounds.buffers}
+
+
+def _grouped(size: int | None) -> str:
+    return "no groups" if size is None else f"groups of {size}"
 
 
 def differences(here: Mapping[str, SettingValue], there: Mapping[str, SettingValue]) -> list[str]:
@@ -122,8 +135,17 @@ def differences(here: Mapping[str, SettingValue], there: Mapping[str, SettingVal
     ]
 
 
-def session_of(roster: Roster, settings: dict[str, SettingValue], size: int, purpose: Purpose) -> bytes:
-    """16 bytes that two peers have in common iff they hold the same roster and the same settings."""
+def session_of(
+    roster: Roster,
+    settings: dict[str, SettingValue],
+    tensors: Sequence[int],
+    purpose: Purpose,
+    mode: int = 0,
+) -> bytes:
+    """16 bytes that two peers have in common iff they hold the same roster and settings, average models of the same
+    layout, and are in the same mode: those who train and those who settle never share a sum.
+    """
     text = json.dumps(settings, sort_keys=True).encode()
-    label = struct.pack("<IQ", roster.version, size) + purpose.encode() + b"\0" + text
+    label = struct.pack(f"<IIQ{len(tensors)}Q", roster.version, mode, len(tensors), *tensors)
+    label += purpose.encode() + b"\0" + text
     return hashlib.sha256(b"cesar session 1\0" + roster.network_id + label).digest()[:SESSION_BYTES]

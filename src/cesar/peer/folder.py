@@ -27,11 +27,13 @@ import networkx as nx
 
 from cesar import files
 from cesar.errors import ConfigError
+from cesar.grouping import Draws
 from cesar.peer.authority import DAYS as AUTHORITY_DAYS
 from cesar.peer.authority import Authority
 from cesar.peer.claims import Request
 from cesar.peer.identity import make_keys
 from cesar.peer.keyfiles import CA_CERTIFICATE, CERTIFICATE, read_public
+from cesar.peer.regrouping import Leak, first_draws, redraw
 from cesar.peer.roster import FILE, NETWORK_ID_BYTES, Member, Roster
 from cesar.types import NodeId
 
@@ -43,9 +45,22 @@ PEER = "peer.toml"
 Edge = tuple[int, int]
 
 
-def settings(sparsifier: str, share: float, masks: int | None = None, collusion: int | None = None) -> str:
+def settings(
+    sparsifier: str,
+    share: float,
+    masks: int | None = None,
+    collusion: int | None = None,
+    group_size: int | None = None,
+) -> str:
     """The part of a peer.toml that is the same at every peer."""
     needs = [f"masks = {masks}"] if masks is not None else []
+    if group_size is not None:
+        needs.append(
+            f"group_size = {group_size}                 # a neighbour only ever sees sums over whole groups of so many or more\n"
+            "# regroup_after = 500           # rounds. Off: a group that lacks a member stays silent. On, the others go on\n"
+            "                               # without it after so many rounds, and whoever compares their sum with the last\n"
+            "                               # full one gets the missing peer's model of that time, but for what they learned since"
+        )
     if collusion is not None:
         needs.append(f"collusion = {collusion}                  # so many together compute nobody's values")
     return f"""\
@@ -91,11 +106,16 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A network's folder, open for changes."""
+    """A network's folder, open for changes.
+
+    Attributes:
+        leaks: what the change that led to this roster gives away: sums before and after it, taken together.
+    """
 
     folder: Path
     authority: Authority
     roster: Roster
+    leaks: tuple[Leak, ...] = ()
 
     @classmethod
     def create(cls, folder: Path, plan: Plan, now: datetime) -> None:
@@ -107,19 +127,26 @@ class Network:
         """
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ConfigError(f"{folder} is there already; choose a new folder with --out")
-        _check(plan.graph, _method(plan.settings))
+        network_id = secrets.token_bytes(NETWORK_ID_BYTES)
+        method = _method(plan.settings)
+        draws = (
+            first_draws(plan.graph, method.group_size, method.collusion, network_id)
+            if method.group_size
+            else None
+        )
+        method.settled(plan.graph, network=network_id, draws=draws)
         folder.parent.mkdir(parents=True, exist_ok=True)
         draft = folder.with_name(f".{folder.name}.{os.getpid()}")
         draft.mkdir()
         try:
-            cls._fill(draft, plan, now)
+            cls._fill(draft, plan, now, network_id, draws)
             draft.replace(folder)
         except BaseException:
             shutil.rmtree(draft)
             raise
 
     @classmethod
-    def _fill(cls, folder: Path, plan: Plan, now: datetime) -> None:
+    def _fill(cls, folder: Path, plan: Plan, now: datetime, network_id: bytes, draws: Draws | None) -> None:
         authority = Authority.create(plan.name, now=now, days=max(AUTHORITY_DAYS, plan.days + 1))
         authority.save(folder / "ca")
         files.write(folder / SETTINGS, plan.settings.encode())
@@ -135,9 +162,11 @@ class Network:
             authority,
             members,
             plan.graph,
-            network_id=secrets.token_bytes(NETWORK_ID_BYTES),
+            network_id=network_id,
             version=1,
             now=now,
+            group_size=_method(plan.settings).group_size,
+            draws=draws,
         )
         network = cls(folder, authority, roster)
         apart = max(100, len(members))
@@ -208,7 +237,8 @@ class Network:
         graph = nx.Graph(self.roster.graph)
         graph.remove_node(node)
         added = self._connect(graph, edges)
-        missing = missing_edges(graph, members, (self.method.masks or 1) + 1)
+        method = self.method
+        missing = missing_edges(graph, members, method.group_size or (method.masks or 1) + 1)
         if missing and not connect:
             written = ",".join(f"{i}-{j}" for i, j in (*added, *missing))
             raise ConfigError(
@@ -216,7 +246,6 @@ class Network:
                 f"edges with --edges {written}, or let --connect choose them"
             )
         graph.add_edges_from(missing)
-        _check(graph, self.method)
         network = self._sign(members.values(), graph, now)
         network.publish()
         return network
@@ -238,22 +267,36 @@ class Network:
         return added
 
     def _admit(self, member: Member, graph: nx.Graph, now: datetime) -> Network:
-        _check(graph, self.method)
         network = self._sign({**self.roster.members, member.id: member}.values(), graph, now)
         network.hand_over(self.signed(member.id), member)
         network.publish()
         return network
 
     def _sign(self, members: Iterable[Member], graph: nx.Graph, now: datetime) -> Network:
+        """The next version.
+
+        Raises:
+            ConfigError, PrivacyError: on this graph the method could share nothing, or not safely.
+        """
+        method, old = self.method, self.roster
+        draws: Draws | None = None
+        leaks: tuple[Leak, ...] = ()
+        if method.group_size is not None and old.group_size == method.group_size:
+            draws, leaks = redraw(old, graph, method.group_size, method.collusion)
+        elif method.group_size is not None:
+            draws = first_draws(graph, method.group_size, method.collusion, old.network_id)
+        method.settled(graph, network=old.network_id, draws=draws)
         roster = Roster.sign(
             self.authority,
             members,
             graph,
-            network_id=self.roster.network_id,
-            version=self.roster.version + 1,
+            network_id=old.network_id,
+            version=old.version + 1,
             now=now,
+            group_size=method.group_size,
+            draws=draws,
         )
-        return Network(self.folder, self.authority, roster)
+        return Network(self.folder, self.authority, roster, leaks)
 
     def hand_over(self, place: Path, member: Member, apart: int = 100) -> None:
         """All that a peer needs beside its keys and the roster; `apart` is between its port and that of its status page."""
@@ -278,11 +321,6 @@ def _method(text: str) -> MethodSection:
     from cesar.settings import MethodSection, check  # noqa: PLC0415  (the command line loads without pydantic)
 
     return check(MethodSection, tables)
-
-
-def _check(graph: nx.Graph, method: MethodSection) -> None:
-    """Refuse a graph on which the method could share nothing, or not safely."""
-    method.settled(graph)
 
 
 def _peer_table(member: Member, apart: int) -> str:

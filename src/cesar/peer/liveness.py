@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from cesar.peer.messages import Hello, Status
+from cesar.peer.messages import TRAINS, Hello, Status
 from cesar.types import NodeId
 
 
@@ -20,7 +20,7 @@ class Standing(Enum):
     """What a neighbour is to a round."""
 
     DOWN = "there is no link"
-    APART = "it is there for something else, or under another roster: its frames are of another session"
+    APART = "it is there for something else, settles while others train, or has another roster: its session is another"
     AHEAD = "it has gone on to a later round"
     SUSPECTED = "it kept this peer waiting, and has not been heard since"
     AWAITED = "its frames are on their way"
@@ -123,7 +123,11 @@ class Liveness:
         known = self._known(peer)
         if not known.up:
             return Standing.DOWN
-        if known.purpose != self.purpose or known.roster != self._roster:
+        if (
+            known.purpose != self.purpose
+            or known.roster != self._roster
+            or known.status.share != self.mine.share
+        ):
             return Standing.APART
         if known.status.current > round_:
             return Standing.AHEAD
@@ -140,9 +144,28 @@ class Liveness:
         return frozenset(peer for peer, known in self.neighbours.items() if known.up)
 
     def takes_part(self, peer: NodeId) -> bool:
-        """Whether a neighbour is connected and there for the same thing: one that is being checked does not train."""
+        """Whether a neighbour is connected and does the same thing: one that is being checked does not train, and one
+        that trains does not settle.
+        """
         known = self._known(peer)
+        return self._belongs(known) and known.status.share == self.mine.share
+
+    def _belongs(self, known: Neighbour) -> bool:
         return known.up and known.purpose == self.purpose
+
+    @property
+    def training(self) -> frozenset[NodeId]:
+        """Neighbours that are there and have not come to settle yet."""
+        return frozenset(
+            peer
+            for peer, known in self.neighbours.items()
+            if self._belongs(known) and known.status.mode == TRAINS
+        )
+
+    @property
+    def company(self) -> frozenset[NodeId]:
+        """Neighbours that are there and do what this peer does."""
+        return frozenset(peer for peer in self.neighbours if self.takes_part(peer))
 
     def next_round(self, least: int) -> int:
         """The latest round that a neighbour can still be joined in, so that one that was away comes back where the
@@ -156,4 +179,5 @@ class Liveness:
         return any(other.status.current == round_ and not other.suspected for other in known)
 
     def _partners(self) -> list[NodeId]:
-        return [peer for peer in self.neighbours if self.takes_part(peer)]
+        """Whoever counts the same rounds."""
+        return [peer for peer, known in self.neighbours.items() if self._belongs(known)]

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from cesar import files
 from cesar.crypto.keys import Keyring, PairSecret
-from cesar.errors import ConfigError
+from cesar.errors import ConfigError, PrivacyError
 from cesar.peer.chunks import Refusal
 from cesar.peer.identity import Identity
 from cesar.peer.roster import FILE, Roster
@@ -26,14 +27,24 @@ log = logging.getLogger("cesar.peer")
 class Membership:
     """One peer's place in the network.
 
+    Args:
+        usable: raises where this peer's settings and a roster do not go together; such a roster is never taken up.
+
     Attributes:
         roster: the one that holds now.
         hood: what the peer may know of its graph.
         newer: one that will hold from the next round on.
     """
 
-    def __init__(self, identity: Identity, roster: Roster, folder: Path, state: StateFile) -> None:
-        self._identity, self._state = identity, state
+    def __init__(
+        self,
+        identity: Identity,
+        roster: Roster,
+        folder: Path,
+        state: StateFile,
+        usable: Callable[[Roster], object] = lambda _: None,
+    ) -> None:
+        self._identity, self._state, self._usable = identity, state, usable
         self._path = folder / FILE
         self.roster, self.hood = roster, self._place(roster)
         self.newer: Roster | None = None
@@ -71,7 +82,8 @@ class Membership:
             return
         try:
             self._place(newer)
-        except ConfigError as error:
+            self._usable(newer)
+        except (ConfigError, PrivacyError) as error:
             log.warning("version %d of the roster: %s", newer.version, error)
             return
         log.info("version %d of the roster came from %s", newer.version, source)

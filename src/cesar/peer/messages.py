@@ -17,6 +17,18 @@ from cesar.peer.config import SettingValue, differences
 
 RELEASE = version("cesar")
 
+TRAINS, HAS_SETTLED = 0, 0xFFFFFFFF
+"""Modes of a peer, beside settling: it trains, or it has settled and will train if it does anything."""
+
+_MOST = 1_000_000
+
+
+def share_in(mode: int) -> int:
+    """The share that a mode is about, in millionths; 0 if it is not about settling. Peers average with one another iff
+    it is the same.
+    """
+    return TRAINS if mode == HAS_SETTLED else mode
+
 
 @dataclass(frozen=True, slots=True)
 class Status:
@@ -25,30 +37,39 @@ class Status:
     Attributes:
         current: the round that it is in or begins next: frames of earlier ones never come again.
         joinable: the first round that one can still join with it.
+        mode: whether it trains (0), settles (the share, in millionths) or has settled.
     """
 
     current: int = 0
     joinable: int = 0
+    mode: int = TRAINS
 
-    _LAYOUT = struct.Struct("<II")
+    _LAYOUT = struct.Struct("<III")
+
+    @property
+    def share(self) -> int:
+        """What it settles with, in millionths; 0 while it trains or has settled."""
+        return share_in(self.mode)
 
     def to_bytes(self) -> bytes:
-        return self._LAYOUT.pack(self.current, self.joinable)
+        return self._LAYOUT.pack(self.current, self.joinable, self.mode)
 
     @classmethod
     def from_bytes(cls, body: bytes) -> Status:
         try:
-            current, joinable = cls._LAYOUT.unpack(body)
+            said = cls._LAYOUT.unpack(body)
         except struct.error:
             raise Refusal("a status of the wrong length") from None
-        return cls.told(current, joinable)
+        return cls.told(*said)
 
     @classmethod
-    def told(cls, current: int, joinable: int) -> Status:
+    def told(cls, current: int, joinable: int, mode: int) -> Status:
         """What a neighbour said, if it can be."""
         if not 0 <= current <= joinable <= current + 1 or joinable >= 1 << 31:
             raise Refusal("a status that cannot be")
-        return cls(current, joinable)
+        if not 0 <= mode <= _MOST and mode != HAS_SETTLED:
+            raise Refusal("a mode that cannot be")
+        return cls(current, joinable, mode)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +81,7 @@ class Hello:
         roster: its version.
         purpose: what the peer is there for; only peers with the same purpose average with one another.
         size: of its model, once it has one.
+        layout: how that is cut into tensors, in words.
         time: seconds since 1970 by its clock.
         satisfied: it has checked all that it wanted to check.
     """
@@ -70,6 +92,7 @@ class Hello:
     purpose: str
     settings: Mapping[str, SettingValue] = field(repr=False)
     size: int | None
+    layout: str | None = None
     status: Status
     time: float
     satisfied: bool = False
@@ -87,7 +110,8 @@ class Hello:
             "settings": dict(self.settings),
             "satisfied": self.satisfied,
             "size": self.size,
-            "status": [self.status.current, self.status.joinable],
+            "layout": self.layout,
+            "status": [self.status.current, self.status.joinable, self.status.mode],
             "time": self.time,
         }
         return json.dumps(words).encode()
@@ -109,7 +133,8 @@ class Hello:
                 "purpose": str() as purpose,
                 "settings": dict() as settings,
                 "size": int() | None as size,
-                "status": [int() as current, int() as joinable],
+                "layout": str() | None as layout,
+                "status": [int() as current, int() as joinable, int() as mode],
                 "time": float() as time,
             }:
                 pass
@@ -122,7 +147,8 @@ class Hello:
             purpose=purpose,
             settings=settings,
             size=size,
-            status=Status.told(current, joinable),
+            layout=layout,
+            status=Status.told(current, joinable, mode),
             time=time,
             satisfied=words.get("satisfied") is True,
             protocol=protocol,
@@ -147,4 +173,9 @@ class Hello:
             raise Refusal(
                 f"its model has {there.size} parameters, and this peer's has {self.size}; both must train the "
                 "same model"
+            )
+        if alike and None not in (there.layout, self.layout) and there.layout != self.layout:
+            raise Refusal(
+                f"its model has {there.layout}, and this peer's has {self.layout}: as many parameters, cut into tensors in "
+                "another way; both must train the same model, and average it in the same way"
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -18,7 +19,7 @@ from cesar.learn import flat
 from cesar.types import Vector
 
 Which = Literal["all", "trainable"]
-_MODEL, _REFERENCE = "model.", "reference"
+_MODEL, _REFERENCE, _MEMORY = "model.", "reference", "memory"
 
 
 def tensors(model: nn.Module, which: Which, buffers: bool) -> list[torch.Tensor]:
@@ -40,6 +41,11 @@ def tensors(model: nn.Module, which: Which, buffers: bool) -> list[torch.Tensor]
     return chosen
 
 
+def lengths(parts: list[torch.Tensor]) -> tuple[int, ...]:
+    """How many numbers each tensor has."""
+    return flat.Layout.of_tensors(parts).lengths
+
+
 def pack(parts: list[torch.Tensor]) -> Vector:
     """One float32 vector on the CPU."""
     vector: Vector = memory.empty(flat.Layout.of_tensors(parts).size, np.float32)
@@ -52,18 +58,36 @@ def unpack(vector: Vector, parts: list[torch.Tensor]) -> None:
     flat.unpack(torch.from_numpy(vector), parts)
 
 
-def save(path: Path, model: nn.Module | None, reference: Vector | None, steps: int) -> None:
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a checkpoint holds beside the model.
+
+    Attributes:
+        reference: the model after the last round, which top-k compares with.
+        memory: what was last sent, for top-k with memory.
+        steps: local steps so far.
+    """
+
+    reference: Vector | None
+    memory: Vector | None
+    steps: int
+
+
+def save(path: Path, model: nn.Module | None, kept: Kept) -> None:
     """Write a checkpoint that only its owner can read; whole or not at all."""
     content = {} if model is None else {_MODEL + name: tensor for name, tensor in _unique(model)}
-    if reference is not None:
-        content[_REFERENCE] = torch.from_numpy(reference)
+    for name, vector in ((_REFERENCE, kept.reference), (_MEMORY, kept.memory)):
+        if vector is not None:
+            content[name] = torch.from_numpy(
+                vector.copy()
+            )  # the two may share their numbers, which no file can
     with files.replacing(path, mode=0o600) as draft:
-        save_file(content, draft, metadata={"steps": str(steps)})
+        save_file(content, draft, metadata={"steps": str(kept.steps)})
         draft.chmod(0o600)
 
 
-def restore(path: Path, model: nn.Module | None) -> tuple[Vector | None, int]:
-    """Load a checkpoint into the model; returns the reference and the number of local steps."""
+def restore(path: Path, model: nn.Module | None) -> Kept:
+    """Load a checkpoint into the model; returns what else is in it."""
     with safe_open(path, framework="pt") as file:
         names = set(file.keys())
         if model is not None:
@@ -74,8 +98,10 @@ def restore(path: Path, model: nn.Module | None) -> tuple[Vector | None, int]:
             with torch.no_grad():
                 for name, tensor in parts.items():
                     tensor.copy_(file.get_tensor(_MODEL + name))
-        reference = file.get_tensor(_REFERENCE).numpy() if _REFERENCE in names else None
-        return reference, int(file.metadata()["steps"])
+        reference, memory = (
+            file.get_tensor(name).numpy() if name in names else None for name in (_REFERENCE, _MEMORY)
+        )
+        return Kept(reference, memory, int(file.metadata()["steps"]))
 
 
 def _unique(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

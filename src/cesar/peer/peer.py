@@ -18,12 +18,17 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+import numpy as np
+
+from cesar.errors import DataError
+from cesar.methods import SETTLE_ROUNDS, SETTLE_SHARE
 from cesar.peer.report import Report
 from cesar.peer.runtime import AsyncPeer
 from cesar.peer.status import StatusPage, snapshot
 from cesar.types import Vector
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
     from cesar.peer.model import Which
@@ -58,9 +63,14 @@ class Peer:
     def __init__(self, peer: AsyncPeer) -> None:
         self._peer = peer
         self._steps = 0
-        self._every = peer.config.tables.rounds.every
+        self.every = peer.config.tables.rounds.every
+        """How many local steps lie between two averages (`rounds.every` in peer.toml)."""
         self._checkpoint = peer.config.folder / CHECKPOINT
         self._page = None if peer.config.tables.peer.status is None else StatusPage(peer)
+        self.last: tuple[nn.Module, Which] | None = None
+        """The module that was averaged last, and which of its parameters."""
+        self.settled = False
+        """Whether `settle` was called."""
         self.resumed = False
         """Whether there was a checkpoint to go on from, and `join` was asked to do so."""
 
@@ -117,11 +127,6 @@ class Peer:
         return self._peer.next_round
 
     @property
-    def every(self) -> int:
-        """How many local steps lie between two averages (`rounds.every` in peer.toml)."""
-        return self._every
-
-    @property
     def folder(self) -> Path:
         """Where peer.toml lies; a good place for results."""
         return self._peer.config.folder
@@ -142,7 +147,19 @@ class Peer:
     def due(self) -> bool:
         """Count a local step; whether it is time to average (`rounds.every` in peer.toml)."""
         self._steps += 1
-        return self._steps % self._every == 0
+        return self._steps % self.every == 0
+
+    def start_from(self, model: nn.Module | Vector, *, parameters: Which = "all") -> None:
+        """Say what the model is before training: top-k then ranks the first round by what training changes, too.
+
+        Later calls change nothing, nor does one after a checkpoint was restored; other methods do not ask.
+        """
+        if isinstance(model, np.ndarray):
+            self._peer.task.start_from(model)
+        elif self._peer.task.ranks:
+            from cesar.peer import model as models  # noqa: PLC0415  (vectors need no torch)
+
+            self._peer.task.start_from(models.pack(_tensors(self._peer, model, parameters)))
 
     def average(self, model: nn.Module, *, parameters: Which = "all") -> Report:
         """Average a module with the neighbours', in place.
@@ -152,37 +169,84 @@ class Peer:
                 all peers.
 
         Raises:
-            DataError: the model holds NaN or infinity, or has another size than before; nothing was sent.
+            DataError: the model holds NaN or infinity, or has another layout than before; nothing was sent.
         """
-        from cesar.peer import model as models  # noqa: PLC0415  (vectors need no torch)
+        from cesar.peer import model as models  # noqa: PLC0415
 
-        buffers = self._peer.config.tables.rounds.buffers == "average"
-        parts = models.tensors(model, parameters, buffers)
+        parts = _tensors(self._peer, model, parameters)
         vector = models.pack(parts)
-        report = self.average_vector(vector)
+        report = on_loop(self._peer.average_vector(vector, models.lengths(parts)))
         models.unpack(vector, parts)
+        self.last = (model, parameters)
         return report
 
     def average_vector(self, vector: Vector) -> Report:
         """Average a contiguous float32 vector with the neighbours', in place."""
         return on_loop(self._peer.average_vector(vector))
 
+    def settle(
+        self,
+        model: nn.Module | Vector,
+        *,
+        rounds: int = SETTLE_ROUNDS,
+        share: float = SETTLE_SHARE,
+        tolerance: float = 0.0,
+        wait: float | None = None,
+        parameters: Which = "all",
+    ) -> list[Report]:
+        """Average without training, in place: at the end, when every model is worse than the mean of all.
+
+        Neighbours take part that settle with the same share, too. Those that still train are awaited at first, and can
+        come in later; nobody averages with a peer that trains meanwhile.
+
+        Args:
+            rounds: how many at most; fewer if nobody is left who settles.
+            share: the fraction of the model to send.
+            tolerance: end as soon as a round changes the model by less than this, in relation to its length.
+            wait: seconds for neighbours that still train; by default `rounds.ceiling`.
+        """
+        self.settled = True
+        if isinstance(model, np.ndarray):
+            vector, parts, sizes = model, None, None
+        else:
+            from cesar.peer import model as models  # noqa: PLC0415
+
+            parts = _tensors(self._peer, model, parameters)
+            vector, sizes = models.pack(parts), models.lengths(parts)
+        job = self._peer.settle(vector, sizes, rounds=rounds, share=share, tolerance=tolerance, wait=wait)
+        reports = on_loop(job)
+        if parts is not None:
+            models.unpack(vector, parts)
+        return reports
+
     def save(self, model: nn.Module | None = None) -> Path:
         """Write a checkpoint into the peer's folder: the model, and what this peer needs to go on."""
         from cesar.peer import model as models  # noqa: PLC0415
 
-        models.save(self._checkpoint, model, self._peer.reference, self._steps)
+        task = self._peer.task
+        models.save(self._checkpoint, model, models.Kept(task.reference, task.sent, self._steps))
         return self._checkpoint
 
     def restore(self, model: nn.Module | None) -> bool:
-        """Load the checkpoint into the model; False if there is none."""
+        """Load the checkpoint into the model; False if there is none.
+
+        Raises:
+            DataError: it is that of another model, or lacks what this peer's method needs.
+        """
         from cesar.peer import model as models  # noqa: PLC0415
 
         if not self._checkpoint.exists():
             return False
-        reference, self._steps = models.restore(self._checkpoint, model)
-        if reference is not None:
-            self._peer.reference = reference
+        kept = models.restore(self._checkpoint, model)
+        task = self._peer.task
+        if task.remembers and kept.memory is None:
+            raise DataError(
+                f"{self._checkpoint} was saved without the memory that this network's method ranks by (memory = true); "
+                "start anew without --resume, or resume with a checkpoint that was saved under these settings"
+            )
+        self._steps, task.memory = kept.steps, kept.memory
+        if kept.reference is not None:
+            task.reference = kept.reference
         return True
 
     def close(self) -> None:
@@ -190,6 +254,13 @@ class Peer:
         if self._page is not None:
             self._page.close()
         on_loop(self._peer.close())
+
+
+def _tensors(peer: AsyncPeer, model: nn.Module, parameters: Which) -> list[torch.Tensor]:
+    """What is averaged of a module."""
+    from cesar.peer import model as models  # noqa: PLC0415
+
+    return models.tensors(model, parameters, peer.config.tables.rounds.buffers == "average")
 
 
 async def _start(path: str | Path) -> AsyncPeer:

@@ -62,6 +62,14 @@ class Reception:
         self._changed.clear()
         return True
 
+    async def until(self, condition: Callable[[], object], seconds: float) -> bool:
+        """Wait until something holds of the neighbours; False if the time is over before that."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if not await self.change(deadline):
+                return False
+        return True
+
     # ── what the links bring (`link.Hub`) ───────────────────────────────────────────────────────────────
 
     def hello(self) -> bytes:

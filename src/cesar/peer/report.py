@@ -19,6 +19,7 @@ class Report:
         missing: the other neighbours.
         shared: the mean fraction of its parameters that this peer sent to a neighbour.
         lost: parameters that kept their own value because a mask on them did not cancel.
+        silent: fixed groups that lacked a member, so that nothing came of them: (group, who is missing).
         bytes: what this peer sent, by category.
         seconds: how long it took.
     """
@@ -30,6 +31,7 @@ class Report:
     lost: int
     bytes: dict[str, int]
     seconds: float
+    silent: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
 
     @classmethod
     def of(
@@ -45,6 +47,7 @@ class Report:
             lost=outcome.lost,
             bytes=dict(ledger.sent),
             seconds=seconds,
+            silent=outcome.silent,
         )
 
     @property

@@ -8,6 +8,9 @@ spelling is refused, so no two readers can understand one file differently. The 
 and a peer verifies with the authority's certificate in its own folder, never with the copy in the file. A
 removed peer is not in the next version, and a peer refuses a version older than one that it has seen. Agreement
 keys stand in the certificates only, so that there is nothing that could contradict them.
+
+Fixed groups are not listed either: the least size and the draws that are not 0 are, and with the graph and the
+network id they say which groups there are (`cesar.grouping`).
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ from types import MappingProxyType
 import networkx as nx
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from cesar.errors import ConfigError
+from cesar.errors import ConfigError, PrivacyError
+from cesar.grouping import Draws, Group, check_group_size, groups
 from cesar.peer.authority import Authority, verify
 from cesar.peer.claims import (
     Claim,
@@ -100,6 +104,9 @@ class Roster:
         version: grows by one with each change.
         members: by id, ascending; ids may have gaps.
         graph: who averages with whom.
+        group_size: m, if peers average in fixed groups.
+        draws: which division a receiver uses, where it is not the first.
+        groups: receiver → its groups; empty without `group_size`.
         raw: the signed file as it came.
     """
 
@@ -109,6 +116,9 @@ class Roster:
     issued: datetime
     members: Mapping[NodeId, Member]
     graph: nx.Graph = field(repr=False, compare=False)
+    group_size: int | None = None
+    draws: Draws = field(default_factory=dict, repr=False)
+    groups: Mapping[NodeId, tuple[Group, ...]] = field(default_factory=dict, repr=False, compare=False)
     raw: bytes = field(repr=False)
 
     @classmethod
@@ -140,6 +150,8 @@ class Roster:
                 "version": int() as version,
                 "issued": str() as issued,
                 "ca": str() as embedded,
+                "group_size": int() | None as group_size,
+                "draws": dict() as draws,
                 "peers": list() as peers,
                 **rest,
             } if not rest:
@@ -155,13 +167,19 @@ class Roster:
             raise ConfigError("the roster holds the certificate of another authority")
         entries = [_entry(value) for value in peers]
         members = _members([member for member, _ in entries], check_network(network), ca)
+        graph = _graph(members, {member.id: neighbours for member, neighbours in entries})
+        drawn = _draws(draws, members, group_size)
+        name = _network_id(network_id)
         return cls(
             network=network,
-            network_id=_network_id(network_id),
+            network_id=name,
             version=version,
             issued=_time(issued),
             members=members,
-            graph=_graph(members, {member.id: neighbours for member, neighbours in entries}),
+            graph=graph,
+            group_size=group_size,
+            draws=drawn,
+            groups=_groups(graph, group_size, name, drawn),
             raw=data,
         )
 
@@ -175,6 +193,8 @@ class Roster:
         network_id: bytes,
         version: int,
         now: datetime,
+        group_size: int | None = None,
+        draws: Draws | None = None,
     ) -> Roster:
         """A new version, checked as its readers will check it."""
         content = {
@@ -184,6 +204,8 @@ class Roster:
             "version": version,
             "issued": now.replace(microsecond=0).isoformat(),
             "ca": _normal(authority.certificate),
+            "group_size": group_size,
+            "draws": {str(node): draw for node, draw in (draws or {}).items() if draw},
             "peers": [
                 {
                     "id": member.id,
@@ -316,6 +338,31 @@ def _graph(members: Mapping[NodeId, Member], neighbours: Mapping[NodeId, list[in
             graph.add_edge(i, j)
     check_shape(graph)
     return nx.freeze(graph)
+
+
+def _draws(
+    listed: dict[str, object], members: Mapping[NodeId, Member], group_size: int | None
+) -> dict[int, int]:
+    """Which division a receiver uses, where it is not the first."""
+    known = {str(node): int(node) for node in members}
+    draws: dict[int, int] = {}
+    for name, draw in listed.items():
+        if name not in known or not isinstance(draw, int) or not 0 < draw < 2**32 or group_size is None:
+            raise ConfigError(f"the roster's draw {draw!r} of node {name} is not one of a member with groups")
+        draws[known[name]] = draw
+    return draws
+
+
+def _groups(
+    graph: nx.Graph, group_size: int | None, network_id: bytes, draws: Draws
+) -> Mapping[NodeId, tuple[Group, ...]]:
+    if group_size is None:
+        return {}
+    try:
+        check_group_size(group_size)
+        return groups(graph, group_size, network=network_id, draws=draws)
+    except PrivacyError as error:
+        raise ConfigError(f"the roster's groups cannot be: {error}") from None
 
 
 def _network_id(text: str) -> bytes:

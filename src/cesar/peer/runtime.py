@@ -9,6 +9,7 @@ What happens on the way to a new model, and who decides:
     membership   which roster holds                       reception    what neighbours say
     liveness     who is there, and whom to wait for       transport    links, dialling, listening
     pace         how long to wait                         engine       the node, on a thread of its own
+    task         what is averaged, and how                waiting      groups that lack a member
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Self
@@ -27,26 +29,29 @@ from typing import Self
 import numpy as np
 
 from cesar import memory
-from cesar.errors import ConfigError, DataError
+from cesar.errors import ConfigError
+from cesar.methods import SETTLE_ROUNDS, SETTLE_SHARE
 from cesar.node import Node
 from cesar.peer import roster as rosters
 from cesar.peer import state as states
+from cesar.peer import waiting
 from cesar.peer.chunks import Message
-from cesar.peer.config import FILE, PeerConfig, Purpose, session_of
+from cesar.peer.config import FILE, PeerConfig, Purpose
 from cesar.peer.engine import EngineThread, advance
 from cesar.peer.identity import Identity
 from cesar.peer.liveness import Liveness, Neighbour
 from cesar.peer.membership import Membership
-from cesar.peer.messages import Hello, Status
+from cesar.peer.messages import HAS_SETTLED, TRAINS, Status, share_in
 from cesar.peer.pace import Pace
 from cesar.peer.reception import Reception
 from cesar.peer.report import Report, Totals
 from cesar.peer.roster import Roster
 from cesar.peer.state import StateFile
+from cesar.peer.task import Task, mode_of
 from cesar.peer.transcript import Transcript
 from cesar.peer.transport import Transport
+from cesar.peer.waiting import Waiting
 from cesar.protocol import AggregateReady, FrameRejected
-from cesar.sparsify import TopK
 from cesar.types import Entropy, NodeId, RoundNo, Vector
 
 log = logging.getLogger("cesar.peer")
@@ -66,7 +71,8 @@ class AsyncPeer:
         session: only tests replace it.
 
     Attributes:
-        reference: the model after the last round; top-k ranks what changed since.
+        task: what this peer averages, and how.
+        waiting: its groups that lack a member.
         satisfied: this peer has checked all that it wanted to check.
     """
 
@@ -86,12 +92,11 @@ class AsyncPeer:
                 f"{config.folder}: peer.toml says node {config.tables.peer.id}, but the certificate is that of node "
                 f"{identity.id}"
             )
-        self.config, self.id, self._purpose, self._fixed_session = config, identity.id, purpose, session
-        self._settings = config.settings()
-        self._method = config.method(roster, purpose)
+        self.config, self.id = config, identity.id
+        self.task = Task(config, roster, purpose, session)
         self._state = state or StateFile(config.folder / states.FILE)
         self._entropy = entropy or partial(states.fresh_entropy, self.id)
-        self.membership = Membership(identity, roster, config.folder, self._state)
+        self.membership = Membership(identity, roster, config.folder, self._state, self.task.usable)
         first = self._state.state.next_round
         self.liveness = Liveness(purpose, Status(first, first), self.membership.hood.view, roster.version)
         rounds = config.tables.rounds
@@ -100,16 +105,20 @@ class AsyncPeer:
         transcript = config.tables.peer.transcript
         self._transcript = None if transcript is None else Transcript(config.folder / transcript)
         self.reception = Reception(
-            self._greeting, self.liveness, self.membership, self._engine, self._pace, self._transcript
+            lambda: self.task.greeting(self.membership, self.liveness.mine, satisfied=self.satisfied),
+            self.liveness,
+            self.membership,
+            self._engine,
+            self._pace,
+            self._transcript,
         )
         self.transport = Transport(identity, roster, config.tables.peer.listen, self.reception)
         self._turn = asyncio.Lock()
         self._locked = contextlib.ExitStack()
-        self._size: int | None = None
         self._ended: RoundNo | None = None  # the round that ended last; None while one runs
-        self.reference: Vector | None = None
         self.satisfied = False
         self.totals = Totals()
+        self.waiting = Waiting(config.folder / waiting.FILE if purpose == "train" else None)
 
     @classmethod
     def load(cls, path: str | Path, *, purpose: Purpose = "train") -> Self:
@@ -177,16 +186,18 @@ class AsyncPeer:
 
     async def wait_for_neighbours(self, seconds: float) -> None:
         """Until all are connected, or the time is over."""
-        deadline = time.monotonic() + seconds
-        while missing := self.neighbours.keys() - self.liveness.up:
-            if not await self.reception.change(deadline):
-                names = ", ".join(map(str, sorted(missing)))
-                log.warning("node %d goes on without neighbour(s) %s", self.id, names)
-                return
+        if not await self.reception.until(lambda: self.neighbours.keys() == self.liveness.up, seconds):
+            missing = ", ".join(map(str, sorted(self.neighbours.keys() - self.liveness.up)))
+            log.warning("node %d goes on without neighbour(s) %s", self.id, missing)
 
     async def close(self) -> None:
         """Send what is still to be sent, close the port and forget all secrets of the round."""
-        await self._linger()
+        if self._ended is not None:
+            # Its last shares may still be on their way to neighbours in that round, and would be lost with the connection.
+            ended = self._ended
+            await self.reception.until(
+                lambda: not self.liveness.still_in(ended), min(self.patience, LINGER_SECONDS)
+            )
         await self.transport.close()
         await self._engine.close()
         memory.clear()
@@ -194,94 +205,140 @@ class AsyncPeer:
             self._transcript.close()
         self._locked.close()
 
-    async def _linger(self) -> None:
-        """Until the neighbours have ended the round that this peer has just ended: its shares may still be on their
-        way, and would be lost with the connection.
-        """
-        deadline = time.monotonic() + min(self.patience, LINGER_SECONDS)
-        while self._ended is not None and self.liveness.still_in(self._ended):
-            if not await self.reception.change(deadline):
-                return
-
     def satisfy(self) -> None:
         """Tell the neighbours that this peer has seen what it wanted to see."""
         self.satisfied = True
-        self.transport.tell(Message.HELLO, self._greeting().to_bytes())
-
-    def _greeting(self) -> Hello:
-        """Who this is and what must be the same at both ends."""
-        return Hello(
-            node=self.id,
-            network=self.roster.network_id.hex(),
-            roster=self.roster.version,
-            purpose=self._purpose,
-            settings=self._settings,
-            size=self._size,
-            status=self.liveness.mine,
-            time=time.time(),
-            satisfied=self.satisfied,
-        )
+        self.transport.tell(Message.HELLO, self.reception.hello())
 
     # ── one round ───────────────────────────────────────────────────────────────────────────────────────
 
-    async def average_vector(self, vector: Vector) -> Report:
+    async def average_vector(self, vector: Vector, tensors: tuple[int, ...] | None = None) -> Report:
         """Average a model with the neighbours', in place.
 
+        Args:
+            tensors: the sizes of its tensors, each of which gets a scale of its own; by default it is one.
+
         Raises:
-            DataError: NaN, infinity or another size than before; nothing was sent.
+            DataError: NaN, infinity or another layout than before; nothing was sent.
         """
         async with self._turn:
-            begin = time.monotonic()
-            _check(vector, self._size)
-            node = self._prepare(len(vector))
-            round_ = RoundNo(self.liveness.next_round(self._state.state.next_round))
-            attempt = self._state.state.attempts
-            self._state.change(attempts=attempt + 1, next_round=round_ + 1)
-            out: Vector = memory.empty(len(vector), np.float32)
-            await self._engine.call(
-                partial(
-                    Node.begin_round,
-                    round_=round_,
-                    hood=self.membership.hood,
-                    vector=vector,
-                    reference=self.reference,
-                    out=out,
-                    entropy=self._entropy(attempt),
-                    deadlines=self._pace.begin(begin),
-                )
-            )
-            self._ended = None
-            self.transport.forget_before(round_)
-            outcome = await self._run(round_)
-            vector[:] = out
-            if isinstance(getattr(self._method, "sparsifier", None), TopK):
-                self.reference = out
-            return self._conclude(outcome, node, len(vector), begin)
+            self._enter(TRAINS)
+            return await self._round(vector, tensors)
 
-    def _prepare(self, size: int) -> Node:
-        """The node that averages vectors of this size under the newest roster."""
+    async def settle(
+        self,
+        vector: Vector,
+        tensors: tuple[int, ...] | None = None,
+        *,
+        rounds: int = SETTLE_ROUNDS,
+        share: float = SETTLE_SHARE,
+        tolerance: float = 0.0,
+        wait: float | None = None,
+    ) -> list[Report]:
+        """Average without training, in place, with neighbours that do so, too: at the end of training, when every
+        model is worse than the mean of all. Neighbours that still train are awaited first, and come in later.
+
+        Args:
+            rounds: how many at most.
+            share: the fraction of the model to send; the same at all peers.
+            tolerance: end as soon as a round changes the model by less, in relation to its length.
+            wait: seconds for neighbours that still train; by default the ceiling of a deadline.
+
+        Raises:
+            DataError: as `average_vector`; or the share is none.
+        """
+        reports: list[Report] = []
+        async with self._turn:
+            self._enter(mode_of(share))
+            try:
+                self.task.tensors = self.task.enter(vector, tensors)
+                self._prepare()
+                patience = self.config.tables.rounds.ceiling if wait is None else wait
+                if rounds > 0 and not await self.reception.until(
+                    lambda: not self.liveness.training, patience
+                ):
+                    names = ", ".join(map(str, sorted(self.liveness.training)))
+                    log.warning("node %d settles without neighbour(s) %s, which still train", self.id, names)
+                # Links that were cut have a moment to come back; then there is nobody left to settle with.
+                while len(reports) < rounds and await self.reception.until(
+                    lambda: self.liveness.company, self.config.tables.rounds.floor
+                ):
+                    before = vector.copy()
+                    reports.append(await self._round(vector, tensors))
+                    change = float(np.linalg.norm(vector - before))
+                    # Whoever stops silences groups of others: if nothing comes any more, they have nothing to stay for.
+                    if any(report.contributors for report in reports) and change < tolerance * float(
+                        np.linalg.norm(before)
+                    ):
+                        break
+            finally:
+                self._enter(HAS_SETTLED)
+        return reports
+
+    def _enter(self, mode: int) -> None:
+        """Train, settle, or have settled: from now on frames are of that kind, once there is a model."""
+        changed, self.task.mode = mode != self.task.mode, mode
+        if changed and self.task.tensors is not None:
+            self._prepare()
+            self._say(replace(self.liveness.mine, mode=mode))
+
+    async def _round(self, vector: Vector, tensors: tuple[int, ...] | None) -> Report:
+        begin = time.monotonic()
+        self.task.tensors = self.task.enter(vector, tensors)
+        node = self._prepare()
+        round_ = RoundNo(self.liveness.next_round(self._state.state.next_round))
+        attempt = self._state.state.attempts
+        self._state.change(attempts=attempt + 1, next_round=round_ + 1)
+        out: Vector = memory.empty(len(vector), np.float32)
+        await self._engine.call(
+            partial(
+                Node.begin_round,
+                round_=round_,
+                hood=self.membership.hood,
+                vector=vector,
+                reference=self.task.reference,
+                out=out,
+                entropy=self._entropy(attempt),
+                deadlines=self._pace.begin(begin),
+            )
+        )
+        self._ended = None
+        self.transport.forget_before(round_)
+        outcome = await self._run(round_)
+        vector[:] = out
+        self.task.ended(node, out)
+        now, view = time.monotonic(), self.membership.hood.view
+        self._pace.end(now, alone=not outcome.contributors)
+        report = Report.of(outcome, node, view, len(vector), now - begin)
+        self.totals.add(report)
+        self.waiting.note(outcome, self.roster, self.roster.groups.get(self.id, ()))
+        log.info(
+            "round %d: %d of %d neighbours, %d bytes, %.2f s",
+            report.round,
+            len(report.contributors),
+            len(view),
+            report.total_bytes,
+            report.seconds,
+            extra={"peer_id": self.id, "report": dataclasses.asdict(report)},
+        )
+        return report
+
+    def _prepare(self) -> Node:
+        """The node that averages such models in this mode, under the newest roster."""
         self.membership.look()
         if self.membership.newer is not None:
-            self._method = self.config.method(self.membership.newer, self._purpose)
+            self.task.method = self.task.usable(self.membership.newer)
             self.membership.adopt()
             self._engine.use(None)
             self.liveness.adopt(self.membership.hood.view, self.roster.version)
             self.transport.use(self.roster)
             self.transport.tell(Message.ROSTER, self.roster.raw)
-        if self._engine.node is not None:
+        if self._engine.node is not None and self.task.made_for == share_in(self.task.mode):
             return self._engine.node
-        self._size = size
-        session = self._fixed_session or session_of(self.roster, self._settings, size, self._purpose)
-        node = Node(
-            self.id,
-            self._method,
-            size,
-            session=session,
-            keys=self.membership.keys(session),
-            first_round=self._state.state.next_round,
-        )
+        node = self.task.node(self.membership, self._state.state.next_round)
         self._engine.use(node)
-        self.transport.tell(Message.HELLO, self._greeting().to_bytes())
+        self.liveness.mine = replace(self.liveness.mine, mode=self.task.mode)
+        self.transport.tell(Message.HELLO, self.reception.hello())
         return node
 
     async def _run(self, round_: RoundNo) -> AggregateReady:
@@ -292,7 +349,7 @@ class AsyncPeer:
             gone = self.liveness.gone(round_)
             job = partial(advance, gone=gone, leaves=self.liveness.takes_part, clock=time.monotonic)
             out, events, deadline, joinable = await self._engine.call(job)
-            self._say(Status(round_, round_ if joinable else round_ + 1))
+            self._say(Status(round_, round_ if joinable else round_ + 1, self.task.mode))
             for event in events:
                 if isinstance(event, FrameRejected):
                     self.reception.refused(event.error)
@@ -307,7 +364,7 @@ class AsyncPeer:
             elif outcome is not None:
                 await self._engine.call(Node.close)  # its secrets and its memory are not needed any more
                 self._ended = round_
-                self._say(Status(round_ + 1, round_ + 1))
+                self._say(Status(round_ + 1, round_ + 1, self.task.mode))
                 return outcome
             elif deadline is not None and not await self.reception.change(deadline):
                 for late in self.liveness.up & await self._engine.call(lambda node: node.awaiting):
@@ -320,29 +377,3 @@ class AsyncPeer:
         if status != self.liveness.mine:
             self.liveness.mine = status
             self.transport.tell(Message.STATUS, status.to_bytes())
-
-    def _conclude(self, outcome: AggregateReady, node: Node, size: int, begin: float) -> Report:
-        now, view = time.monotonic(), self.membership.hood.view
-        self._pace.end(now, alone=not outcome.contributors)
-        report = Report.of(outcome, node, view, size, now - begin)
-        self.totals.add(report)
-        log.info(
-            "round %d: %d of %d neighbours, %d bytes, %.2f s",
-            report.round,
-            len(report.contributors),
-            len(view),
-            report.total_bytes,
-            report.seconds,
-            extra={"peer_id": self.id, "report": dataclasses.asdict(report)},
-        )
-        return report
-
-
-def _check(vector: Vector, size: int | None) -> None:
-    """Refuse what is not a model of the size that was averaged so far."""
-    if vector.dtype != np.float32 or vector.ndim != 1 or not vector.flags.c_contiguous:
-        raise DataError(
-            "a model is one contiguous float32 vector; use numpy.ascontiguousarray(v, numpy.float32)"
-        )
-    if size is not None and len(vector) != size:
-        raise DataError(f"the model has {len(vector)} parameters, but had {size} in earlier rounds")

@@ -16,6 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from cesar.errors import ConfigError
 from cesar.page import render
+from cesar.peer import words
 from cesar.peer.runtime import AsyncPeer
 from cesar.wire import CATEGORIES
 
@@ -36,6 +37,8 @@ def snapshot(peer: AsyncPeer) -> dict[str, Any]:
         "dropouts": totals.dropouts,
         "deadline_seconds": peer.patience,
         "figures": dict(totals.figures),
+        "settling": peer.liveness.mine.share > 0,
+        "groups": _groups(peer),
         "neighbours": [
             {
                 "id": node,
@@ -49,6 +52,23 @@ def snapshot(peer: AsyncPeer) -> dict[str, Any]:
             for node, known in sorted(peer.neighbours.items())
         ],
     }
+
+
+def _groups(peer: AsyncPeer) -> list[dict[str, Any]]:
+    """Whose sums this peer hears, and which of them wait for whom."""
+    roster = peer.roster
+    waits = {wait.group: wait for wait in peer.waiting.groups}
+    return [
+        {
+            "members": list(group),
+            "words": words.braced(roster, group),
+            "missing": list(waits[group].missing) if group in waits else [],
+            "since": waits[group].since if group in waits else None,
+            "waits": group in waits and not waits[group].goes_on,
+            "told": waits[group].told(roster) if group in waits else "",
+        }
+        for group in roster.groups.get(peer.id, ())
+    ]
 
 
 class _Metrics:
@@ -68,7 +88,19 @@ class _Metrics:
         shown = GaugeMetricFamily("cesar_figure", "What the training code shows", labels=["name"])
         for name, value in now["figures"].items():
             shown.add_metric([name], value)
+        waiting = GaugeMetricFamily(
+            "cesar_group_waiting_since",
+            "The round since which a group lacks members",
+            labels=["group", "missing"],
+        )
+        for group in now["groups"]:
+            if group["since"] is not None:
+                names = (" ".join(map(str, group[nodes])) for nodes in ("members", "missing"))
+                waiting.add_metric([*names], group["since"])
+        silent = sum(group["waits"] for group in now["groups"])
         return [
+            GaugeMetricFamily("cesar_groups_waiting", "Groups that wait for a member", value=silent),
+            waiting,
             GaugeMetricFamily("cesar_round", "The next round", value=now["round"]),
             CounterMetricFamily("cesar_rounds", "Rounds completed", value=now["rounds_done"]),
             CounterMetricFamily("cesar_dropouts", "Neighbours missing from rounds", value=now["dropouts"]),

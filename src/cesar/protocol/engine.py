@@ -11,6 +11,7 @@ from cesar.crypto.keys import Attempt, Keyring
 from cesar.errors import DataError, LocalProtocolError, RemoteProtocolError
 from cesar.indices import codecs
 from cesar.methods import DPSGD, Cesar, Method, SecureAggregation
+from cesar.protocol.context import Context
 from cesar.protocol.events import Contribution, Deadlines, Event, FrameRejected, Outbound
 from cesar.protocol.grouped import Absences, GroupedRound
 from cesar.protocol.inbox import Inbox
@@ -131,10 +132,10 @@ class Engine:
         if isinstance(self._method, DPSGD):
             return PlainRound(self._method, attempt, hood, contribution, deadlines)
         assert self._keys is not None
-        settled = (self._method, attempt, hood, contribution, self._keys, entropy, deadlines, self.edges)
+        context = Context.drawn(self._method, attempt, hood, contribution, self._keys, self.edges, entropy)
         if self._method.group_size is None:
-            return MaskedRound(*settled)
-        return GroupedRound(*settled, self._absences)
+            return MaskedRound(context, deadlines)
+        return GroupedRound(context, deadlines, self._absences)
 
     def receive(self, sender: NodeId, payload: Buffer) -> RoundNo | None:
         """Take in a frame that the transport says came from `sender`, in any order.

@@ -24,10 +24,9 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cesar import bits, ring
-from cesar.crypto.keys import SEED_BYTES, Attempt, Keyring, MaskKey, digest_positions, facts_of, mask_key
+from cesar.crypto.keys import digest_positions, facts_of
 from cesar.errors import (
     DataError,
     EncodingError,
@@ -39,13 +38,13 @@ from cesar.errors import (
 from cesar.grouping import Group
 from cesar.indices import IndexSet, decode
 from cesar.methods import Cesar
-from cesar.protocol.events import AggregateReady, Contribution, Deadlines, Outbound
+from cesar.protocol.context import Context
+from cesar.protocol.events import AggregateReady, Deadlines, Outbound
 from cesar.protocol.round import Course, Outbox, Phase, Step
-from cesar.protocol.sender import dither_for, read_values, wants_negation, write_grouped
+from cesar.protocol.sender import read_values, wants_negation, write_grouped
 from cesar.sparsify import RandomSubsampling, read_set, write_set
-from cesar.topology import Neighbourhood
-from cesar.types import BitWords, Entropy, NodeId, RingWords, RoundNo
-from cesar.wire import Announce, GroupTerms, Header, Kind, Share, Token, members_to_bytes
+from cesar.types import BitWords, NodeId, RingWords, RoundNo
+from cesar.wire import Announce, GroupTerms, Kind, Share, Token, members_to_bytes
 
 
 class Absences:
@@ -61,10 +60,20 @@ class Absences:
             else:
                 self._since.setdefault((receiver, member), round_)
 
-    def long_gone(self, receiver: NodeId, member: NodeId, round_: RoundNo, after: int | None) -> bool:
-        """Whether a member has been missing for so many rounds that its group may go on without it."""
-        since = self._since.get((receiver, member))
-        return after is not None and since is not None and round_ - since >= after
+    def taking_part(
+        self, receiver: NodeId, group: Group, present: frozenset[NodeId], round_: RoundNo, method: Cesar
+    ) -> Group:
+        """The members that are in a group's sum in this round: all, or nobody; or, where the method allows it, all
+        but those who have been gone for long.
+        """
+        missing = [node for node in group if node not in present]
+        if not missing:
+            return group
+        after = method.regroup_after
+        if after is None or any(round_ - self._since.get((receiver, k), round_) < after for k in missing):
+            return ()
+        members = tuple(node for node in group if node in present)
+        return members if len(members) > max(1, method.collusion or 1) else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +95,14 @@ class Sum:
     total: RingWords | None = field(default=None, repr=False)
     checks: dict[NodeId, dict[NodeId, bytes]] = field(default_factory=dict)
 
+    def add(self, sender: NodeId, checks: dict[NodeId, bytes], words: RingWords) -> None:
+        """Add a member's share."""
+        if self.total is None:
+            self.total = words.copy()
+        else:
+            self.total += words
+        self.checks[sender] = checks
+
     @property
     def complete(self) -> bool:
         """Whether every mask has met its opposite."""
@@ -104,56 +121,54 @@ class Task:
     positions: BitWords = field(repr=False)
 
 
+def groups_of(receiver: NodeId, context: Context) -> tuple[Group, ...]:
+    """The groups of a receiver, checked: nothing is sent to one that is smaller than the method asks for."""
+    table, hood = context.method.groups, context.hood
+    if table is None:
+        raise LocalProtocolError("groups follow from the graph: use method.for_graph(graph)")
+    found = table.get(receiver, ())
+    view = hood.view if receiver == hood.node else hood.views[receiver]
+    if sorted(node for group in found for node in group) != list(view):
+        raise LocalProtocolError(f"the groups of node {receiver} are those of another graph")
+    if any(len(group) <= context.method.masks for group in found):
+        raise PrivacyError(
+            f"a group of node {receiver} has fewer than {context.method.group_size} members; nothing was sent"
+        )
+    return found
+
+
+def terms_of(exponents: tuple[int, ...], members: Group, view: Group) -> bytes:
+    """What a receiver says about a sum, as it goes into the keys of its masks."""
+    return ring.exponents_to_bytes(exponents) + members_to_bytes(members, view)
+
+
+def share_facts(own: Token, terms: bytes, partners: dict[NodeId, Token], digest: bytes) -> bytes:
+    """What a share rests on; see `facts_of`."""
+    return facts_of(own.to_bytes(), terms, {j: (token.to_bytes(), digest) for j, token in partners.items()})
+
+
 class GroupedRound:
     """One node's attempt at one round with fixed groups."""
 
-    def __init__(
-        self,
-        method: Cesar,
-        attempt: Attempt,
-        hood: Neighbourhood,
-        contribution: Contribution,
-        keys: Keyring,
-        entropy: Entropy,
-        deadlines: Deadlines,
-        edges: NDArray[np.int64],
-        absences: Absences,
-    ) -> None:
-        self._method, self._attempt, self._hood = method, attempt, hood
-        self._own, self._keys, self._edges, self._absences = contribution, keys, edges, absences
-        self._me, self._size = hood.node, len(contribution.vector)
-        self._groups = {r: self._groups_of(r) for r in (hood.node, *hood.view)}
-        self._token = Token(entropy(SEED_BYTES), keys.public(attempt.round_))
-        self._dither = entropy(SEED_BYTES)
+    def __init__(self, context: Context, deadlines: Deadlines, absences: Absences) -> None:
+        self._context, self._method, self._hood = context, context.method, context.hood
+        self._own, self._size, self._absences = context.own, context.size, absences
+        self._groups = {r: groups_of(r, context) for r in (context.me, *context.hood.view)}
         self._announced: dict[NodeId, Announced] = {}
         self._told: dict[NodeId, Task | None] = {}  # by each receiver
-        self._exponents = contribution.exponents
+        self._exponents = self._own.exponents
         self._sums: dict[NodeId, Sum] = {}  # of each neighbour that takes part
         self._silent: list[tuple[Group, Group]] = []
         self._used: list[Sum] = []
         self.outbox = Outbox()
-        self.outbox.add(self._make_announce)
-        view = frozenset(hood.view)
+        self.outbox.add(lambda: context.announcement(context.hood.view))
+        view = frozenset(self._hood.view)
         law = {
             Phase.ANNOUNCE: Step(lambda: view - self._announced.keys(), self._form_sums),
             Phase.RELAY: Step(lambda: view - self._told.keys(), self._start_sharing),
             Phase.SHARE: Step(self._missing_shares, lambda: None),
         }
         self.course = Course(law, deadlines)
-
-    def _groups_of(self, receiver: NodeId) -> tuple[Group, ...]:
-        table = self._method.groups
-        if table is None:
-            raise LocalProtocolError("groups follow from the graph: use method.for_graph(graph)")
-        found = table.get(receiver, ())
-        view = self._hood.view if receiver == self._me else self._hood.views[receiver]
-        if sorted(node for group in found for node in group) != list(view):
-            raise LocalProtocolError(f"the groups of node {receiver} are those of another graph")
-        if any(len(group) <= self._method.masks for group in found):
-            raise PrivacyError(
-                f"a group of node {receiver} has fewer than {self._method.group_size} members; nothing was sent"
-            )
-        return found
 
     def _missing_shares(self) -> set[NodeId]:
         return {i for i, sum_ in self._sums.items() if i not in sum_.checks}
@@ -164,7 +179,7 @@ class GroupedRound:
     def handle(self, sender: NodeId, kind: Kind, body: memoryview) -> None:
         """Take in a frame; see `_on_announce`, `_on_terms` and `_on_share`."""
         if sender not in self._hood.views:
-            raise self._refusal(sender, Reason.STRANGER, "it is not a neighbour in this round")
+            raise self._context.refusal(sender, Reason.STRANGER, "it is not a neighbour in this round")
         try:
             match kind:
                 case Kind.ANNOUNCE:
@@ -174,26 +189,20 @@ class GroupedRound:
                 case Kind.SHARE:
                     self._on_share(sender, body)
                 case _:
-                    raise self._refusal(sender, Reason.UNEXPECTED, "this network masks in fixed groups")
+                    raise self._context.refusal(
+                        sender, Reason.UNEXPECTED, "this network masks in fixed groups"
+                    )
         except EncodingError as error:
-            raise self._refusal(sender, Reason.MALFORMED, str(error)) from None
+            raise self._context.refusal(sender, Reason.MALFORMED, str(error)) from None
 
     # ── announce ────────────────────────────────────────────────────────────────────────────────────────
-
-    def _make_announce(self) -> Outbound:
-        message = Announce(
-            token=self._token,
-            exponents=self._own.exponents,
-            indices=write_set(self._own.selected, self._method.index_code),
-        )
-        return Outbound(recipients=self._hood.view, frame=message.encode(self._header(Kind.ANNOUNCE)))
 
     def _on_announce(self, sender: NodeId, body: memoryview) -> None:
         if self.course.phase is not Phase.ANNOUNCE:
             return
         if sender in self._announced:
-            raise self._refusal(sender, Reason.DUPLICATE, "it has announced itself already")
-        message = Announce.decode(body, len(self._edges))
+            raise self._context.refusal(sender, Reason.DUPLICATE, "it has announced itself already")
+        message = Announce.decode(body, len(self._context.edges))
         if self._method.receiver_decides:
             if len(message.indices):
                 raise EncodingError("sets follow from the receiver here; none may be sent")
@@ -206,14 +215,14 @@ class GroupedRound:
 
     def _form_sums(self) -> None:
         """The announcements are in: tell every neighbour that is there whether its group goes ahead, and how."""
-        present = frozenset(self._announced)
+        me, round_, present = self._context.me, self._context.attempt.round_, frozenset(self._announced)
         self._exponents = ring.largest_exponents(
             [known.exponents for known in self._announced.values()], self._exponents
         )
-        drawn = self._drawn_for(self._me)
-        for number, group in enumerate(self._groups[self._me]):
-            self._absences.note(self._me, group, present, self._attempt.round_)
-            members = self._taking_part(self._me, group, present)
+        drawn = self._drawn_for(me)
+        for number, group in enumerate(self._groups[me]):
+            self._absences.note(me, group, present, round_)
+            members = self._absences.taking_part(me, group, present, round_, self._method)
             if len(members) < len(group):
                 self._silent.append((group, tuple(node for node in group if node not in present)))
             if members:
@@ -224,24 +233,15 @@ class GroupedRound:
             if j in present:
                 self.outbox.add(partial(self._make_terms, j))
 
-    def _taking_part(self, receiver: NodeId, group: Group, present: frozenset[NodeId]) -> Group:
-        """The members that are in a group's sum in this round: all, or nobody; or, where the method allows it, all
-        but those who have long been gone.
-        """
-        after, round_ = self._method.regroup_after, self._attempt.round_
-        missing = [node for node in group if node not in present]
-        if not all(self._absences.long_gone(receiver, node, round_, after) for node in missing):
-            return ()
-        members = tuple(node for node in group if node in present)
-        return members if len(members) >= max(2, 1 + (self._method.collusion or 1)) else ()
-
     def _drawn_for(self, receiver: NodeId) -> Callable[[int], BitWords] | None:
         """Number of a group → its positions, where they follow from the receiver and the round."""
         sparsifier = self._method.sparsifier
         if not self._method.receiver_decides:
             return None
         if isinstance(sparsifier, RandomSubsampling):
-            return sparsifier.in_turns(receiver, self._attempt, self._size, len(self._groups[receiver]))
+            return sparsifier.in_turns(
+                receiver, self._context.attempt, self._size, len(self._groups[receiver])
+            )
         return lambda _: bits.ones(self._size)
 
     def _union(self, members: Group) -> BitWords:
@@ -266,24 +266,26 @@ class GroupedRound:
             exponents=self._exponents, present=tuple(sorted(known)), tokens=tokens, others=others
         )
         return Outbound(
-            recipients=(j,), frame=message.encode(self._header(Kind.GROUP_TERMS), self._hood.view)
+            recipients=(j,), frame=message.encode(self._context.header(Kind.GROUP_TERMS), self._hood.view)
         )
 
     def _on_terms(self, sender: NodeId, body: memoryview) -> None:
         if self.course.phase > Phase.RELAY:
             return
         if sender in self._told:
-            raise self._refusal(sender, Reason.DUPLICATE, "it has told its terms already")
-        number, group = next((k, group) for k, group in enumerate(self._groups[sender]) if self._me in group)
-        partners = [node for node in group if node != self._me]
-        message = GroupTerms.decode(body, self._hood.views[sender], partners, len(self._edges))
+            raise self._context.refusal(sender, Reason.DUPLICATE, "it has told its terms already")
+        number, group = next(
+            (k, group) for k, group in enumerate(self._groups[sender]) if self._context.me in group
+        )
+        partners = [node for node in group if node != self._context.me]
+        message = GroupTerms.decode(body, self._hood.views[sender], partners, len(self._context.edges))
         present = frozenset(message.present)
-        if self._me not in present:
-            raise self._refusal(
+        if self._context.me not in present:
+            raise self._context.refusal(
                 sender, Reason.UNEXPECTED, "it tells its terms to a node that it calls absent"
             )
         task = self._read_terms(sender, number, group, message)
-        self._absences.note(sender, group, present, self._attempt.round_)
+        self._absences.note(sender, group, present, self._context.attempt.round_)
         self._told[sender] = task
 
     def _read_terms(self, sender: NodeId, number: int, group: Group, message: GroupTerms) -> Task | None:
@@ -293,11 +295,11 @@ class GroupedRound:
             if len(message.others):
                 raise EncodingError("positions for a group that is silent")
             return None
-        heard = [node for node in group if node in present and node != self._me]
+        heard = [node for node in group if node in present and node != self._context.me]
         if len(message.tokens) != len(heard):
             raise EncodingError(f"{len(message.tokens)} tokens instead of {len(heard)}")
         if not ring.fits(self._own.exponents, message.exponents):
-            raise self._refusal(sender, Reason.UNSAFE_SCALE, "its scale is below that of this model")
+            raise self._context.refusal(sender, Reason.UNSAFE_SCALE, "its scale is below that of this model")
         drawn = self._drawn_for(sender)
         if drawn is None:
             assert self._own.selected is not None
@@ -308,7 +310,9 @@ class GroupedRound:
             raise EncodingError("positions follow from the receiver here; none may be sent")
         else:
             positions = drawn(number)
-        members = self._taking_part(sender, group, present)
+        members = self._absences.taking_part(
+            sender, group, present, self._context.attempt.round_, self._method
+        )
         if not members:
             return None
         return Task(message.exponents, members, dict(zip(heard, message.tokens, strict=True)), positions)
@@ -317,7 +321,7 @@ class GroupedRound:
 
     def _start_sharing(self) -> None:
         # From the next id on, and around: else all would send to the lowest first.
-        for r in sorted(self._told, key=lambda r: (r < self._me, r)):
+        for r in sorted(self._told, key=lambda r: (r < self._context.me, r)):
             if self._told[r] is not None:
                 self.outbox.add(partial(self._make_share, r))
 
@@ -325,82 +329,61 @@ class GroupedRound:
         task = self._told[receiver]
         assert task is not None
         view, digest = self._hood.views[receiver], digest_positions(task.positions)
-        terms = self._terms(task.exponents, task.members, view)
+        terms = terms_of(task.exponents, task.members, view)
         try:
-            keys = {j: self._mask(receiver, j, token, terms, digest) for j, token in task.tokens.items()}
+            keys = {
+                j: self._context.mask(receiver, j, token, terms, digest) for j, token in task.tokens.items()
+            }
         except DataError:  # a key that is none: then nothing is sent to a receiver that passed it on
             return None
         count = bits.count(task.positions)
-        grid = self._grid(task.exponents, self._groups[receiver], len(view))
+        grid = self._grid(task.exponents, receiver, len(view))
         out, frame = Share.allocate(
-            self._header(Kind.SHARE),
+            self._context.header(Kind.SHARE),
             view,
-            facts=self._facts(self._token, terms, task.tokens, digest),
+            facts=share_facts(self._context.token, terms, task.tokens, digest),
             checks={j: key.check for j, key in keys.items()},
             indices=None,
             parameters=count,
             values=ring.packed_size(count, grid.bits),
         )
-        dither = dither_for(self._dither, receiver) if grid.stochastic else 0
-        masks = [(key, wants_negation(self._me, j)) for j, key in keys.items()]
+        dither = self._context.dither_for(receiver, grid)
+        masks = [(key, wants_negation(self._context.me, j)) for j, key in keys.items()]
         write_grouped(out, self._own.vector, task.positions, masks, grid, dither)
         return Outbound(recipients=(receiver,), frame=frame, positions=task.positions)
 
-    def _mask(self, receiver: NodeId, j: NodeId, token: Token, terms: bytes, digest: bytes) -> MaskKey:
-        return mask_key(
-            self._keys.secret(j, token.ephemeral),
-            self._attempt,
-            nodes=(self._me, j),
-            seeds=(self._token.seed, token.seed),
-            receiver=receiver,
-            terms=terms,
-            common=digest,
-        )
-
-    def _terms(self, exponents: tuple[int, ...], members: Group, view: Group) -> bytes:
-        """What a receiver says about a sum, as it goes into the keys of its masks."""
-        return ring.exponents_to_bytes(exponents) + members_to_bytes(members, view)
-
-    def _facts(self, own: Token, terms: bytes, partners: dict[NodeId, Token], digest: bytes) -> bytes:
-        known = {j: (token.to_bytes(), digest) for j, token in partners.items()}
-        return facts_of(own.to_bytes(), terms, known)
-
-    def _grid(self, exponents: tuple[int, ...], groups: tuple[Group, ...], degree: int) -> ring.Grid:
+    def _grid(self, exponents: tuple[int, ...], receiver: NodeId, degree: int) -> ring.Grid:
         """Sums of fewer than 32 bits are added up outside the ring, so only one group's values must fit."""
-        width = self._method.ring_bits
-        together = degree if width == 32 else max(map(len, groups))
-        return ring.binary_grid(width, self._edges, exponents, together)
+        together = degree if self._method.ring_bits == 32 else max(map(len, self._groups[receiver]))
+        return self._context.grid(exponents, together)
 
     def _on_share(self, sender: NodeId, body: memoryview) -> None:
         if self.course.phase is Phase.ANNOUNCE:
-            raise self._refusal(sender, Reason.UNEXPECTED, "a share before the terms were told")
+            raise self._context.refusal(sender, Reason.UNEXPECTED, "a share before the terms were told")
         sum_ = self._sums.get(sender)
         if sum_ is None:
-            raise self._refusal(sender, Reason.UNEXPECTED, "its group takes no part in this round")
+            raise self._context.refusal(sender, Reason.UNEXPECTED, "its group takes no part in this round")
         if sender in sum_.checks:
-            raise self._refusal(sender, Reason.DUPLICATE, "it has sent its share already")
+            raise self._context.refusal(sender, Reason.DUPLICATE, "it has sent its share already")
         share = Share.decode(body, self._hood.view, explicit=False)
         if (*sorted((*share.partners, sender)),) != sum_.members:
-            raise self._refusal(sender, Reason.UNEXPECTED, "it carries the masks of another group")
+            raise self._context.refusal(sender, Reason.UNEXPECTED, "it carries the masks of another group")
         partners = {j: self._announced[j].token for j in share.partners}
-        terms = self._terms(self._exponents, sum_.members, self._hood.view)
-        if share.facts != self._facts(self._announced[sender].token, terms, partners, sum_.digest):
-            raise self._refusal(sender, Reason.STALE_ATTEMPT, "it rests on other announcements")
+        terms = terms_of(self._exponents, sum_.members, self._hood.view)
+        if share.facts != share_facts(self._announced[sender].token, terms, partners, sum_.digest):
+            raise self._context.refusal(sender, Reason.STALE_ATTEMPT, "it rests on other announcements")
         words = read_values(share.values, bits.count(sum_.positions), self._method.ring_bits)
-        self._add(sum_, sender, dict(zip(share.partners, share.checks, strict=True)), words)
-
-    def _add(self, sum_: Sum, sender: NodeId, checks: dict[NodeId, bytes], words: RingWords) -> None:
-        """Add a share to its group's sum, and a sum that is whole to the total."""
-        if sum_.total is None:
-            sum_.total = words.copy()
-        else:
-            sum_.total += words
-        sum_.checks[sender] = checks
+        sum_.add(sender, dict(zip(share.partners, share.checks, strict=True)), words)
         if sum_.complete:
-            kept, first = sum_.positions, not self._used
-            ring.accumulate(self._own.out.view(np.uint32), kept, sum_.total, self._method.ring_bits, first)
-            self._used.append(sum_)
-            sum_.total = None
+            self._use(sum_)
+
+    def _use(self, sum_: Sum) -> None:
+        """Add a sum that is whole to the total."""
+        assert sum_.total is not None
+        total, first = self._own.out.view(np.uint32), not self._used
+        ring.accumulate(total, sum_.positions, sum_.total, self._method.ring_bits, first)
+        self._used.append(sum_)
+        sum_.total = None
 
     # ── aggregate ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -418,7 +401,7 @@ class GroupedRound:
         for sum_ in failed:
             spoiled |= sum_.positions
         return AggregateReady(
-            round_=self._attempt.round_,
+            round_=self._context.attempt.round_,
             vector=self._own.out,
             contributors=tuple(sorted(node for sum_ in used for node in sum_.members)),
             lost=bits.count(spoiled),
@@ -427,7 +410,7 @@ class GroupedRound:
 
     def _average(self, used: list[Sum]) -> None:
         view = self._hood.view
-        grid = self._grid(self._exponents, self._groups[self._me], len(view))
+        grid = self._grid(self._exponents, self._context.me, len(view))
         ring.average(
             self._own.vector,
             self._own.out.view(np.uint32),
@@ -437,11 +420,5 @@ class GroupedRound:
             32,
             grid.edges,
             1.0 / grid.scales,
-            len(view) + 1 if self._method.weights == "neighbours" else 0,
+            self._context.everybody,
         )
-
-    def _header(self, kind: Kind) -> Header:
-        return Header(kind=kind, attempt=self._attempt, sender=self._me)
-
-    def _refusal(self, sender: NodeId, reason: Reason, detail: str) -> RemoteProtocolError:
-        return RemoteProtocolError(sender, reason, detail, self._attempt.round_)

@@ -32,31 +32,28 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cesar import bits, ring
-from cesar.crypto.keys import SEED_BYTES, Attempt, Keyring, facts_of, mask_key
+from cesar.crypto.keys import facts_of
 from cesar.errors import DataError, EncodingError, Reason, RemoteProtocolError
 from cesar.indices import IndexSet, decode
-from cesar.methods import Cesar
-from cesar.protocol.events import AggregateReady, Contribution, Deadlines, Outbound
+from cesar.protocol.context import Context
+from cesar.protocol.events import AggregateReady, Deadlines, Outbound
 from cesar.protocol.receiver import Receiver
 from cesar.protocol.round import Course, Outbox, Phase, Step
 from cesar.protocol.sender import (
     Masker,
     Partner,
-    dither_for,
     kept_positions,
     read_values,
     wants_negation,
     write_masked,
 )
 from cesar.sparsify import CoordinatedSubsampling, read_set, write_set
-from cesar.topology import Neighbourhood, View
-from cesar.types import BitWords, Buffer, Entropy, NodeId
+from cesar.topology import View
+from cesar.types import BitWords, Buffer, NodeId
 from cesar.wire import (
     Announce,
-    Header,
     Kind,
     Relay,
     RelayItem,
@@ -82,6 +79,11 @@ class Group:
     exponents: tuple[int, ...]
     members: tuple[NodeId, ...]
 
+    @classmethod
+    def fixed(cls, view: View, tensors: int) -> Group:
+        """What holds where receivers say nothing: all neighbours, and a scale that stands in the settings."""
+        return cls((0,) * tensors, view)
+
     def terms(self, view: View) -> bytes:
         """The same as bytes, which go into the keys of all masks for this sum."""
         return ring.exponents_to_bytes(self.exponents) + members_to_bytes(self.members, view)
@@ -90,25 +92,12 @@ class Group:
 class MaskedRound:
     """One node's attempt at one round."""
 
-    def __init__(
-        self,
-        method: Cesar,
-        attempt: Attempt,
-        hood: Neighbourhood,
-        contribution: Contribution,
-        keys: Keyring,
-        entropy: Entropy,
-        deadlines: Deadlines,
-        edges: NDArray[np.int64],
-    ) -> None:
-        self._method, self._attempt, self._hood = method, attempt, hood
-        self._own, self._keys, self._edges = contribution, keys, edges
-        self._me, self._size = hood.node, len(contribution.vector)
-        self._token = Token(entropy(SEED_BYTES), keys.public(attempt.round_))
-        self._dither = entropy(SEED_BYTES)
-        if method.decimals is not None:
-            most = max(len(view) for view in hood.views.values())
-            ring.check_decimals(method.decimals, max(contribution.exponents), most)
+    def __init__(self, context: Context, deadlines: Deadlines) -> None:
+        self._context, self._method, self._hood = context, context.method, context.hood
+        self._own, self._size = context.own, context.size
+        if self._method.decimals is not None:
+            most = max(len(view) for view in self._hood.views.values())
+            ring.check_decimals(self._method.decimals, max(self._own.exponents), most)
         self._announced: dict[NodeId, Announced] = {}
         self._groups: dict[NodeId, Group] = {}  # what each receiver said
         self._relayed: dict[NodeId, tuple[Token, BitWords | None]] = {}  # partners that relays told of
@@ -116,17 +105,19 @@ class MaskedRound:
         self._held: dict[NodeId, bytes] = {}  # shares that came before the announcements were complete
         self._rejected: list[RemoteProtocolError] = []
         self._members: tuple[NodeId, ...] = ()  # of this node's own group
-        self._exponents = contribution.exponents
+        self._exponents = self._own.exponents
         self._unreadable: set[NodeId] = set()
-        self._receiver = Receiver(0, {}, method.masks, contribution.out)
+        self._receiver = Receiver(0, {}, self._method.masks, self._own.out)
         self._listens_to = self._announcers()
         self.outbox = Outbox()
-        self.outbox.add(self._make_announce)
-        told_by = frozenset(hood.views if method.has_terms else ())
+        self.outbox.add(lambda: context.announcement(self._listens_to))
+        told_by = frozenset(self._hood.views if self._method.has_terms else ())
         law = {
             Phase.ANNOUNCE: Step(lambda: self._listens_to - self._announced.keys(), self._form_group),
             Phase.RELAY: Step(lambda: told_by - self._groups.keys(), self._start_sharing),
-            Phase.SHARE: Step(self._missing_shares, lambda: None),
+            Phase.SHARE: Step(
+                lambda: set(self._members) - self._receiver.arrived.keys() - self._unreadable, lambda: None
+            ),
         }
         self.course = Course(law, deadlines)
 
@@ -134,9 +125,6 @@ class MaskedRound:
         """Held frames that turned out to be bad."""
         found, self._rejected = self._rejected, []
         return found
-
-    def _missing_shares(self) -> set[NodeId]:
-        return set(self._members) - self._receiver.arrived.keys() - self._unreadable
 
     def handle(self, sender: NodeId, kind: Kind, body: memoryview) -> None:
         """Take in a frame; see `_on_announce`, `_on_relay` and `_on_share`."""
@@ -149,9 +137,11 @@ class MaskedRound:
                 case Kind.SHARE:
                     self._on_share(sender, body)
                 case _:
-                    raise self._refusal(sender, Reason.UNEXPECTED, "this network masks what it shares")
+                    raise self._context.refusal(
+                        sender, Reason.UNEXPECTED, "this network masks what it shares"
+                    )
         except EncodingError as error:
-            raise self._refusal(sender, Reason.MALFORMED, str(error)) from None
+            raise self._context.refusal(sender, Reason.MALFORMED, str(error)) from None
 
     # ── announce ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -162,24 +152,14 @@ class MaskedRound:
         direct = self._hood.view if self._method.receivers_need_sets else ()
         return frozenset((*self._hood.view2, *direct))
 
-    def _make_announce(self) -> Outbound:
-        message = Announce(
-            token=self._token,
-            exponents=self._own.exponents,
-            indices=write_set(self._own.selected, self._method.index_code),
-        )
-        return Outbound(
-            recipients=tuple(sorted(self._listens_to)), frame=message.encode(self._header(Kind.ANNOUNCE))
-        )
-
     def _on_announce(self, sender: NodeId, body: memoryview) -> None:
         if sender not in self._listens_to:
-            raise self._refusal(sender, Reason.STRANGER, "it is not a neighbour in this round")
+            raise self._context.refusal(sender, Reason.STRANGER, "it is not a neighbour in this round")
         if self.course.phase is not Phase.ANNOUNCE:
             return
         if sender in self._announced:
-            raise self._refusal(sender, Reason.DUPLICATE, "it has announced itself already")
-        message = Announce.decode(body, len(self._edges))
+            raise self._context.refusal(sender, Reason.DUPLICATE, "it has announced itself already")
+        message = Announce.decode(body, len(self._context.edges))
         indices = read_set(self._method.sparsifier, message.indices, self._size)
         self._announced[sender] = Announced(message.token, message.exponents, indices)
 
@@ -187,7 +167,7 @@ class MaskedRound:
 
     def _make_relay(self, j: NodeId) -> Outbound:
         items = []
-        for i in self._relayed_to(j, self._me, self._members):
+        for i in self._relayed_to(j, self._context.me, self._members):
             known = self._announced[i]
             items.append(
                 RelayItem(
@@ -195,7 +175,9 @@ class MaskedRound:
                 )
             )
         message = Relay(exponents=self._exponents, group=self._members, items=tuple(items))
-        return Outbound(recipients=(j,), frame=message.encode(self._header(Kind.RELAY), self._hood.view))
+        return Outbound(
+            recipients=(j,), frame=message.encode(self._context.header(Kind.RELAY), self._hood.view)
+        )
 
     def _as_seen_by(self, i: NodeId, j: NodeId) -> IndexSet | None:
         """I_i as j needs it: the seed if there is one, else restricted to I_j."""
@@ -208,23 +190,23 @@ class MaskedRound:
         """The members of a relay's group that it tells j about, ascending."""
         if self._method.coordination == "direct":
             return []
-        return [i for i in group if i != j and self._hood.relay(i, j, self._attempt) == relay]
+        return [i for i in group if i != j and self._hood.relay(i, j, self._context.attempt) == relay]
 
     def _on_relay(self, sender: NodeId, body: memoryview) -> None:
         if not self._method.has_terms:
-            raise self._refusal(sender, Reason.UNEXPECTED, "nothing is relayed in this network")
+            raise self._context.refusal(sender, Reason.UNEXPECTED, "nothing is relayed in this network")
         if sender not in self._hood.views:
-            raise self._refusal(sender, Reason.STRANGER, "it is not a neighbour in this round")
+            raise self._context.refusal(sender, Reason.STRANGER, "it is not a neighbour in this round")
         if self.course.phase > Phase.RELAY:
             return
         if sender in self._groups:
-            raise self._refusal(sender, Reason.DUPLICATE, "it has relayed already")
-        message = Relay.decode(body, self._hood.views[sender], len(self._edges))
-        if self._me not in message.group:
-            raise self._refusal(sender, Reason.UNEXPECTED, "it relays to a node outside its group")
+            raise self._context.refusal(sender, Reason.DUPLICATE, "it has relayed already")
+        message = Relay.decode(body, self._hood.views[sender], len(self._context.edges))
+        if self._context.me not in message.group:
+            raise self._context.refusal(sender, Reason.UNEXPECTED, "it relays to a node outside its group")
         if not ring.fits(self._own.exponents, message.exponents):
-            raise self._refusal(sender, Reason.UNSAFE_SCALE, "its scale is below that of this model")
-        partners = self._relayed_to(self._me, sender, message.group)
+            raise self._context.refusal(sender, Reason.UNSAFE_SCALE, "its scale is below that of this model")
+        partners = self._relayed_to(self._context.me, sender, message.group)
         if len(partners) != len(message.items):
             raise EncodingError(f"{len(message.items)} partners relayed instead of {len(partners)}")
         told = {
@@ -249,22 +231,22 @@ class MaskedRound:
 
     def _make_share(self, receiver: NodeId) -> Outbound:
         method, view = self._method, self._hood.views[receiver]
-        group = self._groups.get(receiver, Group(self._no_scale, view))
-        own = self._selected_for(receiver)
+        group = self._groups.get(receiver, Group.fixed(view, len(self._context.edges)))
+        own = self._own.selected or self._drawn_for(receiver)
         partners = self._partners_for(group, own)
         kept = kept_positions(own.words, [p.words for p in partners.values()], method.masks)
         terms = group.terms(view)
         maskers = [self._masker(receiver, terms, j, partner) for j, partner in partners.items()]
-        grid = self._grid(group.exponents, len(view))
+        grid = self._context.grid(group.exponents, len(view))
         count = bits.count(kept)
         explicit = None
         if method.explicit_indices:
             explicit = write_set(IndexSet(kept, self._size, count), method.index_code)
         out, frame = Share.allocate(
-            self._header(Kind.SHARE),
+            self._context.header(Kind.SHARE),
             view,
             facts=facts_of(
-                self._token.to_bytes(),
+                self._context.token.to_bytes(),
                 terms,
                 {j: (p.token.to_bytes(), p.digest) for j, p in partners.items()},
             ),
@@ -273,64 +255,45 @@ class MaskedRound:
             parameters=count,
             values=ring.packed_size(count, grid.bits),
         )
-        dither = dither_for(self._dither, receiver) if grid.stochastic else 0
+        dither = self._context.dither_for(receiver, grid)
         write_masked(out, self._own.vector, own.words, kept, maskers, grid, dither)
         return Outbound(recipients=(receiver,), frame=frame, positions=kept)
 
-    def _selected_for(self, receiver: NodeId) -> IndexSet:
-        if self._own.selected is not None:
-            return self._own.selected
-        assert isinstance(self._method.sparsifier, CoordinatedSubsampling)
-        return self._method.sparsifier.select_for(receiver, self._attempt, self._size)
-
     def _partners_for(self, group: Group, own: IndexSet) -> dict[NodeId, Partner]:
         """The members of a group whose masks this node can make."""
-        chosen = [j for j in group.members if j in self._partners and j != self._me]
+        chosen = [j for j in group.members if j in self._partners and j != self._context.me]
         if self._own.selected is not None:
             return {j: self._partners[j] for j in chosen}
-        everything = Partner.of(self._token, own.words, own.words)  # all use the receiver's set
+        everything = Partner.of(self._context.token, own.words, own.words)  # all use the receiver's set
         return {j: replace(everything, token=self._partners[j].token) for j in chosen}
 
     def _masker(self, receiver: NodeId, terms: bytes, j: NodeId, partner: Partner) -> Masker:
-        key = mask_key(
-            self._keys.secret(j, partner.token.ephemeral),
-            self._attempt,
-            nodes=(self._me, j),
-            seeds=(self._token.seed, partner.token.seed),
-            receiver=receiver,
-            terms=terms,
-            common=partner.digest,
-        )
-        return Masker(key, partner, wants_negation(self._me, j))
+        key = self._context.mask(receiver, j, partner.token, terms, partner.digest)
+        return Masker(key, partner, wants_negation(self._context.me, j))
 
-    def _grid(self, exponents: tuple[int, ...], contributors: int) -> ring.Grid:
-        if self._method.decimals is not None:
-            return ring.decimal_grid(self._method.decimals, self._size)
-        return ring.binary_grid(self._method.ring_bits, self._edges, exponents, contributors)
-
-    @property
-    def _no_scale(self) -> tuple[int, ...]:
-        """What stands in the terms where the scale is fixed."""
-        return (0,) * len(self._edges)
+    def _drawn_for(self, receiver: NodeId) -> IndexSet:
+        """What everybody sends a receiver, where nobody selects."""
+        assert isinstance(self._method.sparsifier, CoordinatedSubsampling)
+        return self._method.sparsifier.select_for(receiver, self._context.attempt, self._size)
 
     def _on_share(self, sender: NodeId, body: memoryview) -> None:
         if sender not in self._hood.views:
-            raise self._refusal(sender, Reason.STRANGER, "it is not a neighbour in this round")
+            raise self._context.refusal(sender, Reason.STRANGER, "it is not a neighbour in this round")
         if self.course.phase is Phase.ANNOUNCE:
             if self._method.has_terms:
-                raise self._refusal(sender, Reason.UNEXPECTED, "a share before the group was formed")
+                raise self._context.refusal(sender, Reason.UNEXPECTED, "a share before the group was formed")
             if sender in self._held:
-                raise self._refusal(sender, Reason.DUPLICATE, "it has sent its share already")
+                raise self._context.refusal(sender, Reason.DUPLICATE, "it has sent its share already")
             self._held[sender] = bytes(body)
             return
         if sender in self._receiver.arrived or sender in self._unreadable:
-            raise self._refusal(sender, Reason.DUPLICATE, "it has sent its share already")
+            raise self._context.refusal(sender, Reason.DUPLICATE, "it has sent its share already")
         share = Share.decode(body, self._hood.view, self._method.explicit_indices)
         if sender in share.partners:
             raise EncodingError("a node cannot mask for itself")
         if not {sender, *share.partners} <= set(self._members):
             if self._method.has_terms:
-                raise self._refusal(sender, Reason.UNEXPECTED, "it masks for nodes outside the group")
+                raise self._context.refusal(sender, Reason.UNEXPECTED, "it masks for nodes outside the group")
             self._unreadable.add(sender)  # honest, but this node lacks an announcement that it needs
             return
         kept = self._positions_of(sender, share)
@@ -341,7 +304,9 @@ class MaskedRound:
         """What this node has said about its own sum."""
         view = self._hood.view
         return (
-            Group(self._exponents, self._members) if self._method.has_terms else Group(self._no_scale, view)
+            Group(self._exponents, self._members)
+            if self._method.has_terms
+            else Group.fixed(view, len(self._context.edges))
         ).terms(view)
 
     def _positions_of(self, sender: NodeId, share: Share) -> BitWords:
@@ -354,7 +319,7 @@ class MaskedRound:
             for j in share.partners
         }
         if share.facts != facts_of(self._announced[sender].token.to_bytes(), self._terms(), known):
-            raise self._refusal(sender, Reason.STALE_ATTEMPT, "it rests on other announcements")
+            raise self._context.refusal(sender, Reason.STALE_ATTEMPT, "it rests on other announcements")
         kept = self._receiver.expected_positions(sender, share.partners)
         if share.indices is not None:
             stated = decode(share.indices, self._size)
@@ -372,7 +337,7 @@ class MaskedRound:
         self._exponents = ring.largest_exponents(
             [self._announced[j].exponents for j in present], self._exponents
         )
-        own_set = self._selected_for(self._me).words if self._own.selected is None else None
+        own_set = self._drawn_for(self._context.me).words if self._own.selected is None else None
         sets: dict[NodeId, BitWords] = {}
         for j in present:
             indices = self._announced[j].indices
@@ -395,7 +360,7 @@ class MaskedRound:
         self._find_partners()
         ready = self._groups if self._method.has_terms else self._hood.view
         # From the next id on, and around: else all would send to the lowest first.
-        for r in sorted(ready, key=lambda r: (r < self._me, r)):
+        for r in sorted(ready, key=lambda r: (r < self._context.me, r)):
             self.outbox.add(partial(self._make_share, r))
 
     def _find_partners(self) -> None:
@@ -408,39 +373,25 @@ class MaskedRound:
         own = nothing if self._own.selected is None else self._own.selected.words
         for j, (token, words) in known.items():
             try:
-                self._keys.secret(j, token.ephemeral)
+                self._context.keys.secret(j, token.ephemeral)
             except DataError:  # a key that is none: there is no mask with this node
                 continue
             self._partners[j] = Partner.of(token, nothing if words is None else words, own)
 
     def aggregate(self) -> AggregateReady:
         """The average of what arrived, or the own model where nothing can be used."""
-        usable = self._method.dropout == "parameter" or self._everything_arrived()
+        usable = self._method.dropout == "parameter" or self._receiver.everything_from(self._hood.view)
         receiver, own = self._receiver, self._own.vector
         lost = (
-            receiver.average(own, self._grid(self._exponents, len(self._hood.view)), self._everybody)
+            receiver.average(
+                own, self._context.grid(self._exponents, len(self._hood.view)), self._context.everybody
+            )
             if usable
             else receiver.keep(own)
         )
         return AggregateReady(
-            round_=self._attempt.round_,
+            round_=self._context.attempt.round_,
             vector=self._own.out,
             contributors=tuple(sorted(receiver.arrived)) if usable else (),
             lost=lost,
         )
-
-    @property
-    def _everybody(self) -> int:
-        """Over how many values a mean goes; 0 for those that arrived."""
-        return len(self._hood.view) + 1 if self._method.weights == "neighbours" else 0
-
-    def _everything_arrived(self) -> bool:
-        view, arrived = set(self._hood.view), self._receiver.arrived
-        full = all(arrived[i].checks.keys() == view - {i} for i in arrived)
-        return arrived.keys() == view and full and self._receiver.consistent()
-
-    def _header(self, kind: Kind) -> Header:
-        return Header(kind=kind, attempt=self._attempt, sender=self._me)
-
-    def _refusal(self, sender: NodeId, reason: Reason, detail: str) -> RemoteProtocolError:
-        return RemoteProtocolError(sender, reason, detail, self._attempt.round_)

@@ -97,6 +97,12 @@ class Receiver:
             for j, check in mine.checks.items()
         )
 
+    def everything_from(self, view: Collection[NodeId]) -> bool:
+        """Whether all these nodes' shares came, each with the masks of all others, and all masks cancel."""
+        everybody = set(view)
+        full = all(mine.checks.keys() == everybody - {i} for i, mine in self.arrived.items())
+        return self.arrived.keys() == everybody and full and self.consistent()
+
     def average(self, own: Vector, grid: ring.Grid, everybody: int) -> int:
         """Leave the new model in `out`; how many parameters were lost to masks that did not cancel.
 

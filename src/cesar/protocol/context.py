@@ -1,0 +1,119 @@
+"""What all parts of one node's attempt at a round have in common: who it is, what it brings, and its keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cesar import ring
+from cesar.crypto.keys import SEED_BYTES, Attempt, Keyring, MaskKey, mask_key
+from cesar.errors import Reason, RemoteProtocolError
+from cesar.methods import Cesar
+from cesar.protocol.events import Contribution, Outbound
+from cesar.protocol.sender import dither_for
+from cesar.sparsify import write_set
+from cesar.topology import Neighbourhood
+from cesar.types import Entropy, NodeId
+from cesar.wire import Announce, Header, Kind, Token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """One masked attempt.
+
+    Attributes:
+        token: drawn for this attempt and announced.
+        edges: where each tensor of the model ends.
+    """
+
+    method: Cesar
+    attempt: Attempt
+    hood: Neighbourhood
+    own: Contribution
+    keys: Keyring
+    edges: NDArray[np.int64] = field(repr=False)
+    token: Token
+    dither: bytes = field(repr=False)
+
+    @classmethod
+    def drawn(
+        cls,
+        method: Cesar,
+        attempt: Attempt,
+        hood: Neighbourhood,
+        own: Contribution,
+        keys: Keyring,
+        edges: NDArray[np.int64],
+        entropy: Entropy,
+    ) -> Context:
+        """With fresh seeds."""
+        token = Token(entropy(SEED_BYTES), keys.public(attempt.round_))
+        return cls(
+            method=method,
+            attempt=attempt,
+            hood=hood,
+            own=own,
+            keys=keys,
+            edges=edges,
+            token=token,
+            dither=entropy(SEED_BYTES),
+        )
+
+    @property
+    def me(self) -> NodeId:
+        return self.hood.node
+
+    @property
+    def size(self) -> int:
+        return len(self.own.vector)
+
+    @property
+    def everybody(self) -> int:
+        """Over how many values a mean goes, with the own one for those missing; 0 for those that arrived."""
+        return len(self.hood.view) + 1 if self.method.weights == "neighbours" else 0
+
+    def header(self, kind: Kind) -> Header:
+        return Header(kind=kind, attempt=self.attempt, sender=self.me)
+
+    def refusal(self, sender: NodeId, reason: Reason, detail: str) -> RemoteProtocolError:
+        return RemoteProtocolError(sender, reason, detail, self.attempt.round_)
+
+    def announcement(self, recipients: Iterable[NodeId]) -> Outbound:
+        """What this node says about itself."""
+        message = Announce(
+            token=self.token,
+            exponents=self.own.exponents,
+            indices=write_set(self.own.selected, self.method.index_code),
+        )
+        return Outbound(
+            recipients=tuple(sorted(recipients)), frame=message.encode(self.header(Kind.ANNOUNCE))
+        )
+
+    def mask(self, receiver: NodeId, j: NodeId, token: Token, terms: bytes, common: bytes) -> MaskKey:
+        """The key of the mask that this node and j put on what they send to a receiver.
+
+        Raises:
+            DataError: j's token holds no usable key.
+        """
+        return mask_key(
+            self.keys.secret(j, token.ephemeral),
+            self.attempt,
+            nodes=(self.me, j),
+            seeds=(self.token.seed, token.seed),
+            receiver=receiver,
+            terms=terms,
+            common=common,
+        )
+
+    def grid(self, exponents: tuple[int, ...], contributors: int) -> ring.Grid:
+        """On which so many values are added up."""
+        if self.method.decimals is not None:
+            return ring.decimal_grid(self.method.decimals, self.size)
+        return ring.binary_grid(self.method.ring_bits, self.edges, exponents, contributors)
+
+    def dither_for(self, receiver: NodeId, grid: ring.Grid) -> int:
+        """The seed of rounding towards a receiver; 0 where it is to nearest."""
+        return dither_for(self.dither, receiver) if grid.stochastic else 0
