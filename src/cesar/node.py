@@ -15,7 +15,7 @@ from cesar import ring
 from cesar.crypto.keys import Attempt, Keyring
 from cesar.indices import IndexSet
 from cesar.methods import DPSGD, Cesar, Method, SecureAggregation
-from cesar.protocol import Contribution, Deadlines, Engine, Event, Outbound
+from cesar.protocol import Continuity, Contribution, Deadlines, Engine, Event, Outbound
 from cesar.sparsify import AnySparsifier, CoordinatedSubsampling, FullSharing, RandomSubsampling
 from cesar.topology import Neighbourhood
 from cesar.types import Buffer, Entropy, NodeId, RoundNo, Vector
@@ -81,6 +81,7 @@ class Node:
         session: 16 bytes that name the network and the run.
         keys: this node's keys; D-PSGD needs none.
         tensors: the sizes of the model's tensors, each of which gets a scale of its own; by default it is one.
+        continuity: which members were in the last sums; a driver that replaces a node hands it on.
     """
 
     def __init__(
@@ -93,11 +94,19 @@ class Node:
         keys: Keyring | None = None,
         first_round: int = 0,
         tensors: Sequence[int] | None = None,
+        continuity: Continuity | None = None,
     ) -> None:
         self.id = node
         self._method = method
         self._engine = Engine(
-            node, method, size, session=session, keys=keys, first_round=first_round, tensors=tensors
+            node,
+            method,
+            size,
+            session=session,
+            keys=keys,
+            first_round=first_round,
+            tensors=tensors,
+            continuity=continuity,
         )
         self.ledger = Ledger()
         self.selected: IndexSet | None = None

@@ -36,6 +36,7 @@ class Engine:
         keys: this node's keys; D-PSGD needs none.
         first_round: frames of earlier rounds are late from the start.
         tensors: the sizes of the model's tensors, each of which gets a scale of its own; by default it is one.
+        continuity: that of an engine of the same node before this one; its sums count.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Engine:
         keys: Keyring | None = None,
         first_round: int = 0,
         tensors: Sequence[int] | None = None,
+        continuity: Continuity | None = None,
     ) -> None:
         self._node, self._size, self._session, self._keys = node, size, session, keys
         self._method = _unified(method)
@@ -63,7 +65,7 @@ class Engine:
         # Values of 4 bytes, and an index set; relay frames can be larger (see begin_round).
         self._largest_share = 4 * size + codecs.longest(size) + 65536
         self._inbox = Inbox(node, session, RoundNo(first_round), self._largest_share)
-        self._continuity = Continuity()
+        self._continuity = continuity or Continuity()
         self._round: Round | None = None
         self._events: deque[Event] = deque()
 
