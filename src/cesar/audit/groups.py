@@ -11,9 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cesar import bits, ring
-from cesar.audit.transcript import Keyrings, Transcript, signed
-from cesar.crypto.keys import digest_positions, mask_key
-from cesar.crypto.keystream import Keystream
+from cesar.audit.transcript import Keyrings, Transcript, own_mask, signed
 from cesar.grouping import Group
 from cesar.linear import solve
 from cesar.methods import Cesar
@@ -60,21 +58,10 @@ def _opened(
     grid = ring.binary_grid(method.ring_bits, edges, terms.exponents, together)
     context = ring.exponents_to_bytes(terms.exponents) + members_to_bytes(members, view)
     total = np.zeros(count, dtype=np.int64)
-    assert seen.attempt is not None
     for i in (node for node in members if node not in keys):
         total += ring.unpack(seen.shares[i].values, grid.bits, count)
         for a in (node for node in members if node in keys):
-            key = mask_key(
-                keys[a].secret(i, seen.announced[i].token.ephemeral),
-                seen.attempt,
-                nodes=(a, i),
-                seeds=(seen.announced[a].token.seed, seen.announced[i].token.seed),
-                receiver=seen.node,
-                terms=context,
-                common=digest_positions(positions),
-            )
-            mask = Keystream(key.key).words(count).astype(np.int64)
-            total -= mask if i < a else -mask  # the lower id added it
+            total -= own_mask(seen, keys, a, i, context, positions)
     return bits.to_bools(positions, size), signed(total, grid.bits) / grid.scales[0]
 
 

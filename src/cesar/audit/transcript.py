@@ -22,7 +22,7 @@ from cesar.errors import DataError
 from cesar.indices import IndexSet
 from cesar.methods import Cesar
 from cesar.sparsify import CoordinatedSubsampling, read_set
-from cesar.types import NodeId
+from cesar.types import BitWords, NodeId
 from cesar.wire import Announce, Frame, GroupTerms, Kind, Relay, Share, members_to_bytes, read_header
 
 Keyrings = Mapping[NodeId, Keyring]
@@ -194,21 +194,30 @@ def _unmasked(
         for a in set(share.partners) & set(coalition):
             node = NodeId(a)
             common = sets[node]
-            assert seen.attempt is not None
-            key = mask_key(
-                keys[node].secret(i, seen.announced[i].token.ephemeral),
-                seen.attempt,
-                nodes=(node, i),
-                seeds=(seen.announced[node].token.seed, seen.announced[i].token.seed),
-                receiver=seen.node,
-                terms=terms,
-                common=digest_positions(bits.from_bools(common)),
-            )
             mask = np.zeros(len(own), dtype=np.int64)
-            mask[common] = Keystream(key.key).words(int(common.sum()))
-            values[kept] -= (mask if i < node else -mask)[kept]  # the lower id added it
+            mask[common] = own_mask(seen, keys, node, i, terms, bits.from_bools(common))
+            values[kept] -= mask[kept]
         words[int(i)] = values
     return float(grid.scales[0]), words
+
+
+def own_mask(
+    seen: Transcript, keys: Keyrings, colluder: NodeId, node: NodeId, terms: bytes, positions: BitWords
+) -> NDArray[np.int64]:
+    """The mask that a colluder knows of a share that a node sent to the owner of the transcript, as it went into it."""
+    assert seen.attempt is not None
+    theirs = seen.announced[node].token
+    key = mask_key(
+        keys[colluder].secret(node, theirs.ephemeral),
+        seen.attempt,
+        nodes=(colluder, node),
+        seeds=(seen.announced[colluder].token.seed, theirs.seed),
+        receiver=seen.node,
+        terms=terms,
+        common=digest_positions(positions),
+    )
+    mask = Keystream(key.key).words(bits.count(positions)).astype(np.int64)
+    return mask if node < colluder else -mask  # the lower id added it
 
 
 def _terms(seen: Transcript, view: tuple[NodeId, ...], method: Cesar, size: int) -> tuple[bytes, ring.Grid]:
