@@ -81,6 +81,7 @@ class Node:
         session: 16 bytes that name the network and the run.
         keys: this node's keys; D-PSGD needs none.
         tensors: the sizes of the model's tensors, each of which gets a scale of its own; by default it is one.
+        scale_bits: announcements of values over 2^this times the own are refused; see `Engine`.
     """
 
     def __init__(
@@ -93,11 +94,19 @@ class Node:
         keys: Keyring | None = None,
         first_round: int = 0,
         tensors: Sequence[int] | None = None,
+        scale_bits: int | None = None,
     ) -> None:
         self.id = node
         self._method = method
         self._engine = Engine(
-            node, method, size, session=session, keys=keys, first_round=first_round, tensors=tensors
+            node,
+            method,
+            size,
+            session=session,
+            keys=keys,
+            first_round=first_round,
+            tensors=tensors,
+            scale_bits=scale_bits,
         )
         self.ledger = Ledger()
         self.selected: IndexSet | None = None

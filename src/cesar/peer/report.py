@@ -20,6 +20,7 @@ class Report:
         shared: the mean fraction of its parameters that this peer sent to a neighbour.
         lost: parameters that kept their own value because a mask on them did not cancel.
         silent: fixed groups that lacked a member, so that nothing came of them: (group, who is missing).
+        overflowed: what arrived made the model infinite, so that it kept its own.
         bytes: what this peer sent, by category.
         seconds: how long it took.
     """
@@ -32,6 +33,7 @@ class Report:
     bytes: dict[str, int]
     seconds: float
     silent: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
+    overflowed: bool = False
 
     @classmethod
     def of(
@@ -48,6 +50,7 @@ class Report:
             bytes=dict(ledger.sent),
             seconds=seconds,
             silent=outcome.silent,
+            overflowed=outcome.overflowed,
         )
 
     @property

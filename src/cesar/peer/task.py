@@ -140,6 +140,7 @@ class Task:
             keys=membership.keys(session),
             first_round=first_round,
             tensors=self.tensors,
+            scale_bits=self._config.tables.rounds.scale_bits,
         )
         node.memory, self.made_for = self.memory, share
         return node

@@ -68,6 +68,7 @@ class AggregateReady:
         contributors: whose shares were used.
         lost: parameters that kept the own value because a mask on them did not cancel.
         silent: groups that sent nothing because members had not announced themselves: (group, who is missing).
+        overflowed: what arrived made the model infinite, so nothing of it was used and the own model was kept.
     """
 
     round_: RoundNo
@@ -75,6 +76,7 @@ class AggregateReady:
     contributors: tuple[NodeId, ...]
     lost: int
     silent: tuple[tuple[tuple[NodeId, ...], tuple[NodeId, ...]], ...] = ()
+    overflowed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
