@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from fractions import Fraction
 
 import networkx as nx
@@ -269,17 +269,17 @@ def _refuse_if_hopeless(graph: nx.Graph, coalition: frozenset[int]) -> None:
         )
 
 
-def describe(coalition: Iterable[int], found: Mapping[int, Recipe]) -> str:
-    """How a coalition reads a value, in words."""
+def describe(coalition: Iterable[int], found: Mapping[int, Recipe], name: Callable[[int], str] = str) -> str:
+    """How a coalition reads a value, in words; `name` says what a node is called behind "node"."""
     node, recipe = min(found.items())
-    parts = [
-        f"{_factor(factor)}the sum over {_listed(group)} at {receiver}" for factor, receiver, group in recipe
-    ]
-    signed = [
-        ("minus " if factor < 0 else "plus ") + part for (factor, *_), part in zip(recipe, parts, strict=True)
-    ]
+    signed = []
+    for factor, receiver, group in sorted(recipe, key=lambda term: term[0] < 0):
+        sum_ = f"{_factor(factor)}the sum over {_listed(map(name, group))} at {name(receiver)}"
+        signed.append(("minus " if factor < 0 else "plus ") + sum_)
     first = signed[0].removeprefix("plus ")
-    return f"nodes {_listed(sorted(coalition))} together can compute node {node}'s value: {' '.join([first, *signed[1:]])}"
+    names = list(map(name, sorted(coalition)))
+    who = f"nodes {_listed(names)} together" if len(names) > 1 else f"node {names[0]} alone"
+    return f"{who} can compute node {name(node)}'s value: {' '.join([first, *signed[1:]])}"
 
 
 def _factor(factor: Fraction) -> str:

@@ -56,8 +56,9 @@ class Cesar:
         group_size: m; a receiver then sees sums over whole groups of its neighbours only, always the same ones, of at
             least m members each. Everybody in a group sends what any of its members selected (or, with random
             subsampling, what is drawn for the group). Takes the place of `masking_requirement`.
-        regroup_after: after so many rounds without a member, the rest of its group goes on without it. Off by default:
-            the difference of the sums with and without it is its value, as old as these rounds.
+        regroup_after: the rest of a group may go on without a member, but sums with different members are so many rounds
+            apart, when it leaves and when it comes back. Off by default: the difference of two such sums is its value,
+            but for what the others changed in these rounds.
         weights: "arrived" averages the own value with what arrived; "neighbours" over all neighbours, with the own
             value for what did not arrive.
         ring_bits: b, the bits of a value on the wire: 16, 20, 24 or 32.

@@ -9,6 +9,8 @@ from cesar.audit import Exchange, audit, report
 from cesar.audit.sources import Subject
 from cesar.errors import CesarError
 from cesar.experiment import config, journal, recording, run
+from cesar.grouping import exposed, groups, hears
+from cesar.peer.roster import Roster
 from support.browser import browse, screen
 from support.commands import call, read
 
@@ -82,6 +84,61 @@ def test_graph_files_with_errors(tmp_path, text, message):
         call("audit", "--graph", file)
 
 
+def test_groups_are_audited_for_all_rounds(tmp_path):
+    arguments = ("audit", "--topology", "regular:6", "--nodes", 48, "--group-size", 3, "--collusion", 2)
+    found = read(*arguments)
+    assert (found["rounds"], found["exposed"], found["exhaustive"]) == ("all", False, True)
+    assert [(row["tested"], row["exposing"]) for row in found["coalitions"]] == [(48, 0), (1128, 0)]
+    assert found["words"][0] == hears("node 0", found["groups"]["0"])
+    assert "in all rounds together" in call(*arguments)
+    first = read(*arguments, "--no-plan")
+    leaking = [tuple(finding["coalition"]) for finding in first["findings"]]
+    table = {int(r): tuple(map(tuple, sets)) for r, sets in first["groups"].items()}
+    assert len(leaking) == first["coalitions"][1]["exposing"] > 0
+    assert all(exposed(table, coalition) for coalition in leaking)
+    assert {int(v) for finding in first["findings"] for v in finding["victims"]} == {
+        node for node, read_ in enumerate(first["read"]) if read_
+    }
+    assert "Not safe" in call(*arguments, "--no-plan")
+
+
+def test_groups_of_two_against_two_colluders():
+    """A receiver and one member of a group know the other member's values, at every edge of the graph."""
+    found = read("audit", "--nodes", 24, "--group-size", 2, "--collusion", 2)
+    assert found["exposed"]
+    assert found["coalitions"][1]["exposing"] >= found["links"]
+    assert "would be refused" in found["notes"][0]
+
+
+def test_what_cannot_be_asked_about_groups(tmp_path):
+    for arguments, message in (
+        (("--group-size", 3, "--masks", 2), "leave --masks and --strict out"),
+        (("--group-size", 1), "group_size is 1"),
+        (("--group-size", 3, "--since", tmp_path / "roster.json"), "name its folder"),
+        ((tmp_path, "--group-size", 3), "leave --group-size out"),
+    ):
+        with pytest.raises(CesarError, match=message):
+            call("audit", *arguments)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_a_browser_shows_the_statement_about_groups(tmp_path, dark):
+    out = tmp_path / "statement.html"
+    found = read(
+        "audit", "--nodes", 8, "--topology", "regular:4", "--group-size", 2, "--collusion", 1, "--report", out
+    )
+    dom = browse(out, tmp_path, screen(dark=dark))
+    assert dom.count('data-state="drawn"') == 1
+    assert "Safe against a single curious participant, in all rounds together" in dom
+    (one, other), _ = found["groups"]["0"]
+    assert f"What node {one} sends to node 0 is only ever seen added to what node {other} sends." in dom
+    assert dom.count("is only ever seen added to what") == 2 * found["links"], (
+        "every sender at every receiver"
+    )
+    for heading in ("What holds over all rounds", "What remains", "A change of the neighbours"):
+        assert heading in dom
+
+
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
     """A tiny run of all selections."""
@@ -100,6 +157,7 @@ def recorded(tmp_path_factory):
             {"name": "cesar", "sparsifier": "coordinated", "share": 0.4},
             {"name": "cesar", "sparsifier": "topk", "share": 0.3},
             {"name": "secagg"},
+            {"name": "cesar", "sparsifier": "topk", "share": 0.3, "group_size": 3},
             {"name": "dpsgd"},
         ],
     }
@@ -139,6 +197,55 @@ def test_other_methods_of_a_recorded_run(recorded):
     ):
         with pytest.raises(CesarError, match=message):
             call("audit", recorded, *arguments)
+
+
+def test_groups_of_a_recorded_run(recorded):
+    found = read("audit", recorded, "--method", "cesar-topk-groups3-0.3", "--round", 1, "--collusion", 1)
+    graph = run.graph_of(run.read(recorded), 5)(1)
+    assert found["groups"] == {str(r): [list(g) for g in sets] for r, sets in groups(graph, 3).items()}
+    assert (found["rounds"], found["exposed"]) == ("one", False)
+    assert "another in every round" in found["notes"][0]
+
+
+def test_groups_of_a_network_and_of_a_change(tmp_path):
+    """After a join the totals before and after give the newcomer away to each of its neighbours."""
+    net = tmp_path / "net"
+    call("network", "init", "--peers", 12, "--topology", "regular:6", "--seed", 1, "--out", net)
+    text = '[method]\nname = "cesar"\nsparsifier = "random"\nshare = 0.3\ngroup_size = 3\n'
+    (net / "network.toml").write_text(text)
+    before = tmp_path / "before.json"
+    before.write_bytes((net / "roster.json").read_bytes())
+    roster = Roster.load(before, (net / "ca" / "ca.pem").read_bytes())
+    found = read("audit", net, "--collusion", 1)
+    assert (found["rounds"], found["exposed"]) == ("all", False)
+    table = groups(roster.graph, 3, network=roster.network_id, draws=getattr(roster, "draws", None))
+    assert found["groups"] == {str(r): [list(g) for g in sets] for r, sets in table.items()}
+    site = tmp_path / "clinic"
+    call(
+        "peer",
+        "request",
+        "--network",
+        "net",
+        "--id",
+        12,
+        "--name",
+        "clinic",
+        "--address",
+        "127.0.0.1:7990",
+        "--out",
+        site,
+    )
+    call("network", "sign", net, site / "request.json", "--neighbours", "0,1,2")
+    found = read("audit", net, "--since", before, "--collusion", 1, "--report", tmp_path / "page.html")
+    assert {tuple(finding["coalition"]) for finding in found["findings"]} >= {(0,), (1,), (2,)}
+    assert all("12" in finding["victims"] for finding in found["findings"] if finding["coalition"][0] < 3)
+    assert "node 0 alone can compute node clinic's value" in found["findings"][0]["sentence"]
+    assert "What clinic sends to node 0 is only ever seen added to" in (tmp_path / "page.html").read_text(
+        "utf-8"
+    )
+    assert not read("audit", net, "--collusion", 1)["exposed"]
+    with pytest.raises(CesarError, match="older roster of the same network"):
+        call("audit", net, "--since", net / "roster.json")
 
 
 def network_settings(folder, text):

@@ -23,12 +23,12 @@ def log_of(net: Path, node: int) -> str:
 
 def test_up_trains_all_peers_as_the_simulator_does(tmp_path):
     net, _ = make(tmp_path / "net")
-    with started("network", "up", net, "--rounds", 8, "--json", cwd=tmp_path) as process:
+    with started("network", "up", net, "--rounds", 8, "--settle", 3, "--json", cwd=tmp_path) as process:
         out, log = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, log
     outcome = json.loads(out)
     assert [peer["node"] for peer in outcome["peers"]] == [0, 1, 2, 3]
-    assert all(peer["rounds"] == 8 and peer["dropouts"] == 0 for peer in outcome["peers"])
+    assert all(peer["rounds"] == 8 + 3 and peer["dropouts"] == 0 for peer in outcome["peers"])
     assert abs(outcome["difference"]) < 0.1
     assert outcome["killed"] == []
     LocalNetwork(net)  # all ports are free again
@@ -78,7 +78,7 @@ def test_a_killed_peer_costs_the_others_nothing_but_its_share(tmp_path):
     outcome = json.loads(out)
     assert outcome["killed"] == [2]
     assert [peer["node"] for peer in outcome["peers"]] == [0, 1, 3]
-    assert all(peer["rounds"] == 120 and 0 < peer["dropouts"] < 120 for peer in outcome["peers"])
+    assert all(peer["rounds"] == 120 + 8 and 0 < peer["dropouts"] < 120 + 8 for peer in outcome["peers"])
     assert outcome["accuracy"] > 0.9
 
 
@@ -92,7 +92,7 @@ def _child(parent: int, folder: str) -> int:
 
 @pytest.mark.slow
 def test_eight_peers_reach_what_the_simulator_reaches(tmp_path):
-    net, _ = make(tmp_path / "net", nx.random_regular_graph(3, 8, seed=1))
+    net, _ = make(tmp_path / "net", nx.random_regular_graph(6, 8, seed=1), group_size=3)
     with started("network", "up", net, "--json", cwd=tmp_path) as process:
         out, log = process.communicate(timeout=600)
     assert process.returncode == 0, log

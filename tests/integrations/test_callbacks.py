@@ -189,8 +189,26 @@ def test_a_callback_refuses_what_it_cannot_do():
         lightning.on_train_start(SimpleNamespace(world_size=2), None)
 
 
+class Novice:
+    """A peer that is told of the first model and never averages."""
+
+    def __init__(self):
+        self.first = []
+
+    def start_from(self, model, *, parameters):
+        self.first.append((model, parameters))
+
+
+def test_a_callback_tells_the_peer_of_the_first_model():
+    transformers, lightning = (kind(Novice(), parameters="trainable") for kind in callbacks())
+    transformers.on_train_begin(SimpleNamespace(world_size=1), None, None, model="model")
+    lightning.on_train_start(SimpleNamespace(world_size=1, global_step=0), "model")
+    for callback in (transformers, lightning):
+        assert callback._peer.first == [("model", "trainable")]
+
+
 def test_lightning_goes_on_counting_after_a_restart():
-    _, lightning = (kind(None, every=2) for kind in callbacks())
+    _, lightning = (kind(Novice(), every=2) for kind in callbacks())
     lightning.load_state_dict({"steps": 7})
     lightning.on_train_start(SimpleNamespace(world_size=1, global_step=9), None)
     lightning.on_train_batch_end(SimpleNamespace(global_step=9), None, None, None, 0)

@@ -92,7 +92,7 @@ async def through_peers(network, seed, first):
 def test_peers_give_what_the_simulator_gives(method, tmp_path):
     graph = nx.circulant_graph(7, [1, 2])  # neighbours, pairs with one relay, pairs with a choice of relays
     graph.remove_edges_from([(0, 2)])  # and degrees that differ
-    network = make_network(tmp_path / "net", graph, method)
+    network = make_network(tmp_path / "net", graph, method, rounds="floor = 20.0\nceiling = 60.0")
     first = np.random.default_rng(5).normal(size=(7, SIZE)).astype(np.float32)
     seen = on_loop(through_peers(network, 11, first))
 

@@ -224,3 +224,11 @@ def test_names_of_sites_are_said(network):
     assert re.search(rf"\b{AWAY} clinic\b", words.hears(roster, r))
     assert words.listed(roster, (1, 2, AWAY)) == f"1, 2 and {AWAY} clinic"
     assert words.listed(roster, (99,)) == "99"
+
+
+def test_a_group_that_is_whole_again_says_why_it_still_waits(network):
+    from cesar.peer.waiting import Wait  # noqa: PLC0415
+
+    said = Wait((0, 1, 2), (), 7).told(network.roster)
+    assert "is whole again and waits" in said
+    assert said.endswith("since round 7")

@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from cesar.peer.liveness import Liveness, Standing
-from cesar.peer.messages import Hello, Status
+from cesar.peer.messages import HAS_SETTLED, Hello, Status
 
 ROUND, ROSTER, WALL = 5, 2, 1e9
 DOWN, APART, AHEAD, SUSPECTED, AWAITED = Standing
@@ -54,6 +54,8 @@ EVENTS = {
     "it is in an earlier round": lambda live: live.told(1, Status(ROUND - 1, ROUND)),
     "it is in this round": lambda live: live.told(1, Status(ROUND, ROUND + 1)),
     "it is in a later round": lambda live: live.told(1, Status(ROUND + 1, ROUND + 2)),
+    "it has begun to settle": lambda live: live.told(1, Status(ROUND, ROUND, 300_000)),
+    "it has settled": lambda live: live.told(1, Status(ROUND, ROUND, HAS_SETTLED)),
     "a frame comes": lambda live: live.heard(1),
     "a frame is refused": lambda live: live.blamed(1, "no", harmless=False),
     "it keeps us waiting": lambda live: live.suspect(1),
@@ -72,6 +74,8 @@ NEXT = {
     "it is in an earlier round":     (DOWN, APART, AWAITED, SUSPECTED, AWAITED),
     "it is in this round":           (DOWN, APART, AWAITED, AWAITED, AWAITED),
     "it is in a later round":        (DOWN, APART, AHEAD, AHEAD, AHEAD),
+    "it has begun to settle":        (DOWN, APART, APART, APART, APART),
+    "it has settled":                (DOWN, APART, AWAITED, AWAITED, AWAITED),
     "a frame comes":                 (DOWN, APART, AHEAD, AWAITED, AWAITED),
     "a frame is refused":            (DOWN, APART, AHEAD, SUSPECTED, AWAITED),
     "it keeps us waiting":           (DOWN, APART, AHEAD, SUSPECTED, SUSPECTED),
@@ -176,3 +180,17 @@ def test_what_a_former_neighbour_does_is_passed_over():
         live.adopt([2], ROSTER + 1)
     assert live.neighbours.keys() == {2}
     assert live.up == frozenset()
+
+
+def test_who_trains_is_awaited_before_settling_and_who_settles_is_company():
+    live = make(AWAITED)
+    assert (live.training, live.company) == ({1}, {1})
+    live.told(1, Status(ROUND, ROUND, 300_000))
+    assert (live.training, live.company) == (frozenset(), frozenset())
+    assert live.next_round(0) == ROUND, "both count the same rounds"
+    live.mine = Status(ROUND, ROUND, 300_000)
+    assert live.company == {1}
+    live.told(1, Status(ROUND, ROUND, 400_000))
+    assert live.company == frozenset(), "another share is another sum"
+    live.told(1, Status(ROUND, ROUND, HAS_SETTLED))
+    assert (live.training, live.company) == (frozenset(), frozenset())

@@ -350,7 +350,7 @@ ATTACKS = {
     "a false roster": (lambda e: e.send(Message.ROSTER, struct.pack("<Q", 2) + b"{}"), "cannot be used"),
     "a short status": (lambda e: e.send(Message.STATUS, b"abc"), "a status of the wrong length"),
     "an impossible status": (
-        lambda e: e.send(Message.STATUS, struct.pack("<II", 9, 3)),
+        lambda e: e.send(Message.STATUS, struct.pack("<III", 9, 3, 0)),
         "a status that cannot be",
     ),
     "a hello that is none": (lambda e: e.send(Message.HELLO, b"[" * 60_000), "its hello cannot be read"),

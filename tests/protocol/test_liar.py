@@ -497,6 +497,32 @@ def test_no_share_leaves_for_a_group_with_a_member_that_is_called_absent(name):
     assert called
 
 
+def test_a_liar_who_calls_members_absent_cannot_bring_sums_with_and_without_them_together():
+    """Where the method goes on without those who stay away: a sender's own shares are as far apart as it was promised,
+    whatever it is told.
+    """
+    changes = 0
+    for seed in range(6):
+        rng, after = np.random.default_rng(seed), 2 + seed % 3
+        method = cesar.SecureAggregation(group_size=3, regroup_after=after)
+        case = replace(make_case("full-3", seed), method=method)
+        view = view_of(case)
+        script = {}
+        for round_ in range(20):
+            audience = view if rng.random() < 0.8 else rng.permutation(view)[:3].tolist()
+            stays = round_ and rng.random() < 0.5
+            script[round_] = script[round_ - 1] if stays else [(audience, call_absent(rng, case))]
+        last = {}
+        for held in World(case, script).held:
+            members = (held.sender, *held.share.partners)
+            before, then = last.get(held.sender, (held.round_, members))
+            assert len(members) >= 2
+            assert members == then or held.round_ - before >= after
+            changes += members != then
+            last[held.sender] = (held.round_, members)
+    assert changes > 5
+
+
 # ── single lies, in numbers ─────────────────────────────────────────────────────────────────────────────
 
 

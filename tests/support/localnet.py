@@ -8,14 +8,14 @@ from cesar.peer.folder import Network, Plan, settings
 from support.lan import free_ports
 
 
-def make(folder, graph=None, *, days=365, age=0):
+def make(folder, graph=None, *, days=365, age=0, group_size=None):
     """A network whose certificates were made `age` days ago; returns its folder and its first port."""
     graph = nx.complete_graph(4) if graph is None else graph
     base = free_ports(len(graph))
     plan = Plan(
         name="test",
         graph=graph,
-        settings=settings("random", 0.5, 1),
+        settings=settings("random", 0.5, group_size=group_size) if group_size else settings("random", 0.5, 1),
         requests={},
         host="127.0.0.1",
         port=base,

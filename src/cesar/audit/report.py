@@ -13,6 +13,7 @@ import numpy as np
 import cesar
 from cesar.audit.collusion import Risk
 from cesar.audit.exposure import Audit, Finding
+from cesar.audit.lasting import GroupAudit, GroupSubject
 from cesar.audit.sources import Subject
 from cesar.page import Figure, Spec, graph_figure, json_number, plot_axis, plot_layout, write_page
 from cesar.topology import strict_requirement
@@ -40,6 +41,53 @@ def as_dict(audit: Audit, subject: Subject) -> dict[str, object]:
         "read": audit.read.tolist(),
         "notes": list(subject.notes),
     }
+
+
+def groups_as_dict(audit: GroupAudit, subject: GroupSubject) -> dict[str, object]:
+    """The same for fixed groups; a coalition that reads somebody does so wherever all its sums are sent."""
+    read = dict.fromkeys(audit.victims, 1.0)
+    return {
+        "source": subject.source,
+        "nodes": audit.nodes,
+        "links": subject.graph.number_of_edges(),
+        "sparsifier": subject.sparsifier,
+        "alpha": subject.alpha,
+        "masks": subject.group_size - 1,
+        "group_size": subject.group_size,
+        "collusion": audit.collusion,
+        "rounds": "all" if subject.lasting else "one",
+        "exposed": audit.exposed,
+        "exhaustive": True,
+        "worst": float(audit.exposed),
+        "coalitions": [asdict(tested) | {"exhaustive": tested.exhaustive} for tested in audit.sizes],
+        "findings": [
+            asdict(finding) | {"victims": dict.fromkeys(finding.victims, 1.0), "fraction": 1.0}
+            for finding in audit.findings
+        ],
+        "read": [read.get(node, 0.0) for node in sorted(subject.held)],
+        "groups": {str(r): groups for r, groups in subject.groups.items()},
+        "words": subject.words(),
+        "notes": list(subject.notes),
+    }
+
+
+def group_verdict(audit: GroupAudit, subject: GroupSubject) -> tuple[bool, str, str]:
+    """Whether all is well, the headline, and the sentence below it."""
+    who = _colluders(audit.collusion)
+    rounds = "in all rounds together" if subject.lasting else "in one round"
+    tried = f"All {sum(tested.possible for tested in audit.sizes):,} coalitions were considered"
+    if audit.exposed:
+        count = sum(tested.exposing for tested in audit.sizes)
+        return False, f"Not safe against {who}.", f"{tried}; {count:,} of them can compute somebody's values."
+    return (
+        True,
+        f"Safe against {who}, {rounds}.",
+        f"{tried}, exactly: none can compute anybody's values from all its sums, whatever is selected and whoever drops out.",
+    )
+
+
+def _colluders(k: int) -> str:
+    return "a single curious participant" if k == 1 else f"up to {k} participants who pool what they know"
 
 
 def _finding(finding: Finding) -> dict[str, object]:
@@ -84,7 +132,7 @@ def _listed(nodes: tuple[int, ...]) -> str:
 def verdict(audit: Audit, subject: Subject) -> tuple[bool, str, str]:
     """Whether all is well, the headline, and the sentence below it."""
     k, safe = audit.collusion, strict_requirement(subject.graph, audit.collusion)
-    group = "a single curious participant" if k == 1 else f"up to {k} participants who pool what they know"
+    group = _colluders(k)
     if audit.exposed:
         return (
             False,
@@ -132,6 +180,30 @@ def write_statement(audit: Audit, subject: Subject, out: Path) -> Path:
         figures=_figures(audit, subject),
         percent=percent,
         sentence=sentence,
+    )
+
+
+def write_group_statement(audit: GroupAudit, subject: GroupSubject, out: Path) -> Path:
+    """Write the page about fixed groups; where it lies."""
+    marked = audit.findings[0].coalition if audit.findings else ()
+    caption = (
+        f"A group that can read somebody is marked: {', '.join(map(subject.name, marked))}."
+        if marked
+        else "Point at a node to see its neighbours."
+    )
+    plain = nx.convert_node_labels_to_integers(subject.graph, ordering="sorted", label_attribute="id")
+    spec = _graph(plain, tuple(node for node in plain if plain.nodes[node]["id"] in marked))
+    return write_page(
+        out,
+        "groups.html",
+        title="What this network protects",
+        version=cesar.__version__,
+        audit=audit,
+        subject=subject,
+        verdict=group_verdict(audit, subject),
+        promises={subject.name(node): subject.promises(node) for node in sorted(subject.groups)},
+        figures=[Figure(title="Who averages with whom", caption=caption, spec=spec, wide=True)],
+        percent=percent,
     )
 
 

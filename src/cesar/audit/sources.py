@@ -5,19 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import networkx as nx
 import numpy as np
 
 from cesar import bits, graphs
 from cesar.audit.exchange import Exchange, Flags, draw_patterns
-from cesar.errors import ConfigError, DataError
+from cesar.audit.lasting import GroupSubject
+from cesar.errors import ConfigError, DataError, PrivacyError
+from cesar.grouping import Draws, Groups, check_group_size, groups, plan
 from cesar.methods import Cesar, Method, SecureAggregation
 from cesar.seeds import SeedTree
 from cesar.sim.secrets import Secrets
 from cesar.sparsify import AnySparsifier, CoordinatedSubsampling, FullSharing, RandomSubsampling
 from cesar.topology import strict_requirement
 from cesar.types import RoundNo
+
+if TYPE_CHECKING:
+    from cesar.experiment.config import Experiment
+    from cesar.peer.roster import Roster
+    from cesar.settings import MethodSection
 
 
 class Selection(StrEnum):
@@ -43,6 +51,11 @@ class Question:
     strict: bool
     collusion: int
     patterns: int
+
+    def check_groups(self) -> None:
+        """Refuse to be asked about masks where groups decide about them."""
+        if self.masks is not None or self.strict:
+            raise ConfigError("groups decide how many masks a value carries; leave --masks and --strict out")
 
     def requirement(self, graph: nx.Graph, usual: int) -> int:
         """The s to audit, where the source itself would use `usual`."""
@@ -71,15 +84,20 @@ class Subject:
     notes: tuple[str, ...] = ()
 
 
+def _graph(topology: str | Path, nodes: int, seed: int) -> tuple[nx.Graph, str]:
+    """A graph by its short name, or the path of an edge list; and its origin in words."""
+    if isinstance(topology, Path):
+        return graphs.from_file(topology), f"graph of {topology.name}"
+    return graphs.parse(
+        topology, nodes, SeedTree(seed).generator("graph")
+    ), f"topology {topology}, seed {seed}"
+
+
 def planned(
     question: Question, topology: str | Path, nodes: int, selection: Selection, alpha: float, seed: int
 ) -> tuple[Subject, Exchange]:
     """A network that is only described: a graph by its short name, or the path of an edge list."""
-    if isinstance(topology, Path):
-        graph, source = graphs.from_file(topology), f"graph of {topology.name}"
-    else:
-        graph = graphs.parse(topology, nodes, SeedTree(seed).generator("graph"))
-        source = f"topology {topology}, seed {seed}"
+    graph, source = _graph(topology, nodes, seed)
     masks = question.requirement(graph, 1)
     flags = _drawn(selection, len(graph), alpha, question.patterns, seed)
     coordinated = selection is Selection.COORDINATED
@@ -93,16 +111,54 @@ def planned(
     return subject, Exchange.complete(graph, flags, masks, coordinated=coordinated)
 
 
+def planned_groups(
+    question: Question,
+    topology: str | Path,
+    nodes: int,
+    group_size: int,
+    *,
+    seed: int,
+    plan_them: bool = True,
+) -> GroupSubject:
+    """Fixed groups on a described graph: those that `Cesar(group_size=m, collusion=k)` would have, or the first draw."""
+    question.check_groups()
+    check_group_size(group_size)
+    graph, source = _graph(topology, nodes, seed)
+    notes, draws = [], {}
+    if plan_them:
+        try:
+            draws = plan(graph, group_size, question.collusion)
+        except PrivacyError as refusal:
+            notes.append(f"These groups would be refused, so the first draw was audited: {refusal}")
+    else:
+        notes.append("The first draw was audited, as without collusion; planning may find safer groups.")
+    return GroupSubject(
+        graph=graph,
+        source=source,
+        sparsifier="any",
+        alpha=1.0,
+        group_size=group_size,
+        groups=groups(graph, group_size, draws=draws),
+        notes=tuple(notes),
+    )
+
+
 def of_folder(
-    folder: Path, question: Question, method: str | None = None, round_: int = 0
-) -> tuple[Subject, Exchange]:
-    """A recorded run, or a network of peers; `method` and `round_` are of a run.
+    folder: Path,
+    question: Question,
+    method: str | None = None,
+    round_: int = 0,
+    since: Path | None = None,
+) -> tuple[Subject, Exchange] | GroupSubject:
+    """A recorded run, or a network of peers; `method` and `round_` are of a run, `since` is an older roster of a network.
 
     Raises:
         DataError: the folder is neither.
     """
     if (folder / "roster.json").is_file():
-        return _of_peers(folder, question)
+        return _of_peers(folder, question, since)
+    if since is not None:
+        raise ConfigError("--since takes an older roster of a peers' network, and this is none")
     if (folder / "experiment.json").is_file():
         return _of_run(folder, question, method, round_)
     raise DataError(
@@ -111,7 +167,9 @@ def of_folder(
     )
 
 
-def _of_peers(folder: Path, question: Question) -> tuple[Subject, Exchange]:
+def _of_peers(
+    folder: Path, question: Question, since: Path | None
+) -> tuple[Subject, Exchange] | GroupSubject:
     """A peers' network, or one peer of it: the signed graph and the settings. Selections are drawn, because peers
     keep none.
     """
@@ -119,10 +177,14 @@ def _of_peers(folder: Path, question: Question) -> tuple[Subject, Exchange]:
     from cesar.peer.roster import FILE, Roster  # noqa: PLC0415
     from cesar.settings import MethodSection, check, read_toml  # noqa: PLC0415
 
-    authority = folder / "ca" if (folder / "ca").is_dir() else folder
-    roster = Roster.load(folder / FILE, read_public(authority / CA_CERTIFICATE))
+    authority = read_public((folder / "ca" if (folder / "ca").is_dir() else folder) / CA_CERTIFICATE)
+    roster = Roster.load(folder / FILE, authority)
     settings = folder / ("network.toml" if (folder / "network.toml").is_file() else "peer.toml")
     section = check(MethodSection, read_toml(settings, "settings file").get("method", {}))
+    if section.group_size is not None:
+        return _of_grouped_peers(roster, Roster.load(since, authority) if since else None, section, question)
+    if since is not None:
+        raise ConfigError("--since compares fixed groups, and this network has none")
     ids = sorted(roster.graph)
     graph = nx.relabel_nodes(roster.graph, {node: k for k, node in enumerate(ids)})
     method = _masked(section.build(min(degree for _, degree in graph.degree), graph=graph))
@@ -146,7 +208,46 @@ def _of_peers(folder: Path, question: Question) -> tuple[Subject, Exchange]:
     return subject, Exchange.complete(graph, flags, masks, coordinated=drawn is Selection.COORDINATED)
 
 
-def _of_run(folder: Path, question: Question, wanted: str | None, round_: int) -> tuple[Subject, Exchange]:
+def _of_grouped_peers(
+    roster: Roster, older: Roster | None, section: MethodSection, question: Question
+) -> GroupSubject:
+    """The groups of a network, with those of an older roster if there is one."""
+    question.check_groups()
+    if older is not None and (older.network_id != roster.network_id or older.version >= roster.version):
+        raise ConfigError(
+            f"--since takes an older roster of the same network; this is version {older.version} of {older.network}, "
+            f"and the network has version {roster.version}"
+        )
+    members = {**(older.members if older is not None else {}), **roster.members}
+    since = "" if older is None else f", together with version {older.version}"
+    assert section.group_size is not None
+    return GroupSubject(
+        graph=roster.graph,
+        source=f"network {roster.network}, roster version {roster.version}{since}",
+        sparsifier=section.sparsifier or Selection.FULL.value,
+        alpha=section.share or section.alpha or 1.0,
+        group_size=section.group_size,
+        groups=_roster_groups(roster, section),
+        before=None if older is None else _roster_groups(older, section),
+        names={i: member.name for i, member in members.items() if member.name != f"node-{i}"},
+        notes=("Old and new groups were taken together, as if models had not changed in between.",)
+        if older is not None
+        else (),
+    )
+
+
+def _roster_groups(roster: Roster, section: MethodSection) -> Groups:
+    """The groups that a roster stands for."""
+    assert section.group_size is not None
+    draws: Draws | None = getattr(roster, "draws", None)
+    if draws is None and section.collusion is not None:
+        draws = plan(roster.graph, section.group_size, section.collusion, network=roster.network_id)
+    return groups(roster.graph, section.group_size, network=roster.network_id, draws=draws)
+
+
+def _of_run(
+    folder: Path, question: Question, wanted: str | None, round_: int
+) -> tuple[Subject, Exchange] | GroupSubject:
     """A recorded run: graph and settings as recorded, selections drawn anew from the recorded seed."""
     from cesar.experiment import journal, run  # noqa: PLC0415  (torch takes seconds to import)
 
@@ -161,13 +262,14 @@ def _of_run(folder: Path, question: Question, wanted: str | None, round_: int) -
     section, seed = chosen[0], experiment.seeds[0]
     if round_ >= experiment.rounds:
         raise ConfigError(f"the run has rounds 0 to {experiment.rounds - 1}, not {round_}")
-    graph_of = run.graph_of(experiment, seed)
-    graph, first = graph_of(round_), graph_of(0)
+    graph = run.graph_of(experiment, seed)(round_)
     place = folder / section.folder / f"seed-{seed}"
     size = journal.parameters_of(place)
-    degree = round(2 * first.number_of_edges() / len(first))
-    method = _masked(section.build(degree, size=size, graph=first))
+    method = _masked(run.build_method(experiment, section, seed, size=size))
     assert method is not None
+    if method.group_size is not None:
+        question.check_groups()
+        return _of_grouped_run(experiment, section, method.for_graph(graph), graph, round_)
     masks = question.requirement(graph, method.for_graph(graph).masks)
     flags, notes = _selected(place, method.sparsifier, len(graph), seed, round_, size, question.patterns)
     if experiment.faults.crash_rate:
@@ -182,6 +284,32 @@ def _of_run(folder: Path, question: Question, wanted: str | None, round_: int) -
     )
     coordinated = isinstance(method.sparsifier, CoordinatedSubsampling)
     return subject, Exchange.complete(graph, flags, masks, coordinated=coordinated)
+
+
+def _of_grouped_run(
+    experiment: Experiment, section: MethodSection, method: Cesar, graph: nx.Graph, round_: int
+) -> GroupSubject:
+    seed, dynamic = experiment.seeds[0], experiment.topology.dynamic
+    notes = []
+    if dynamic:
+        notes.append(
+            f"The graph is another in every round, and so are the groups; these are of round {round_}."
+        )
+    if method.regroup_after is not None:
+        away = f"Groups go on without a member that is away for {method.regroup_after} rounds (regroup_after)"
+        notes.append(f"{away}; the difference of sums with and without it was not looked at.")
+    assert method.groups is not None
+    assert method.group_size is not None
+    return GroupSubject(
+        graph=graph,
+        source=f"{experiment.name}, {section.title}, seed {seed}",
+        sparsifier=section.sparsifier or Selection.FULL.value,
+        alpha=method.sparsifier.alpha,
+        group_size=method.group_size,
+        groups=method.groups,
+        lasting=not dynamic,
+        notes=tuple(notes),
+    )
 
 
 def _masked(method: Method) -> Cesar | None:

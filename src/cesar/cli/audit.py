@@ -10,11 +10,13 @@ import typer
 from rich.table import Table
 
 from cesar import graphs
-from cesar.audit import exposure, report
+from cesar.audit import exposure, report, sources
+from cesar.audit.lasting import GroupSubject, audit_groups
 from cesar.audit.report import percent
 from cesar.audit.sources import Question, Selection, Subject, of_folder, planned
-from cesar.cli.options import Alpha, AsJson, Nodes, SampleSeed
+from cesar.cli.options import Alpha, AsJson, GroupSize, Nodes, SampleSeed
 from cesar.cli.output import console, counting
+from cesar.errors import ConfigError
 from cesar.topology import check_degrees
 
 
@@ -33,6 +35,18 @@ def command(
     strict: Annotated[
         bool, typer.Option("--strict", help="Take s from the graph, as Cesar(collusion=k) does.")
     ] = False,
+    group_size: GroupSize = None,
+    planned_groups: Annotated[
+        bool,
+        typer.Option(
+            "--plan/--no-plan",
+            help="Groups that stop k colluders, as Cesar(collusion=k) draws them, or the first draw.",
+        ),
+    ] = True,
+    since: Annotated[
+        Path | None,
+        typer.Option(help="An older roster of the network: old and new groups are taken together."),
+    ] = None,
     alpha: Alpha = 0.3422,
     selection: Annotated[Selection, typer.Option(help=Selection.__doc__)] = Selection.RANDOM,
     collusion: Annotated[
@@ -50,22 +64,67 @@ def command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """What every coalition of nodes can compute exactly, at which fraction of positions, and how."""
+    """What every coalition of nodes can compute exactly, at which fraction of positions, and how.
+
+    With fixed groups it is decided for all rounds together; else for one round.
+    """
     question = Question(masks=masks, strict=strict, collusion=collusion, patterns=patterns)
-    subject, exchange = (
-        planned(question, graph or topology, nodes, selection, alpha, seed)
-        if source is None
-        else of_folder(source, question, method, round_)
-    )
+    if source is not None:
+        _refuse_described(group_size)
+        found = of_folder(source, question, method, round_, since)
+    elif since is not None:
+        raise ConfigError("--since takes an older roster of a peers' network; name its folder")
+    elif group_size is not None:
+        found = sources.planned_groups(
+            question, graph or topology, nodes, group_size, seed=seed, plan_them=planned_groups
+        )
+    else:
+        found = planned(question, graph or topology, nodes, selection, alpha, seed)
+    if isinstance(found, GroupSubject):
+        _audit_groups(found, collusion, out, as_json=as_json)
+        return
+    subject, exchange = found
     check_degrees(subject.graph, exchange.masks)
     with counting() as progress:
-        found = exposure.audit(exchange, collusion, limit=coalitions, seed=seed, progress=progress)
+        outcome = exposure.audit(exchange, collusion, limit=coalitions, seed=seed, progress=progress)
     if out is not None:
-        report.write_statement(found, subject, out)
+        report.write_statement(outcome, subject, out)
     if as_json:
-        typer.echo(json.dumps(report.as_dict(found, subject) | ({"report": str(out)} if out else {})))
+        typer.echo(json.dumps(report.as_dict(outcome, subject) | ({"report": str(out)} if out else {})))
         return
-    _show(found, subject)
+    _show(outcome, subject)
+    if out is not None:
+        console.print(f"report: [bold]{out}[/]")
+
+
+def _refuse_described(group_size: int | None) -> None:
+    if group_size is not None:
+        raise ConfigError("a folder says itself which groups it has; leave --group-size out")
+
+
+def _audit_groups(subject: GroupSubject, collusion: int, out: Path | None, *, as_json: bool) -> None:
+    """Fixed groups, for all rounds."""
+    with counting() as progress:
+        found = audit_groups(subject, collusion, progress)
+    if out is not None:
+        report.write_group_statement(found, subject, out)
+    if as_json:
+        fields = report.groups_as_dict(found, subject) | ({"report": str(out)} if out else {})
+        typer.echo(json.dumps(fields))
+        return
+    good, headline, detail = report.group_verdict(found, subject)
+    console.print(f"\n[bold {'green' if good else 'red'}]{headline}[/] {detail}\n", soft_wrap=True)
+    table = Table(title=f"{subject.source}: {found.nodes} nodes, groups of {subject.group_size} or more")
+    for heading in ("coalition of", "considered", "read somebody"):
+        table.add_column(heading, justify="right")
+    for tested in found.sizes:
+        table.add_row(str(tested.size), f"{tested.possible:,}", f"{tested.exposing:,}")
+    console.print(table)
+    lines = [*(f"· {finding.sentence}" for finding in found.findings[:10]), *subject.words()]
+    for line in lines:
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
+    for note in subject.notes:
+        console.print(note, style="dim", soft_wrap=True)
     if out is not None:
         console.print(f"report: [bold]{out}[/]")
 

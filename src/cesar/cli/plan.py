@@ -28,6 +28,7 @@ from cesar.cli.options import (
 from cesar.cli.output import console, counting, show
 from cesar.errors import ConfigError
 from cesar.grouping import check_group_size, group_sizes, hears
+from cesar.seeds import SeedTree
 from cesar.sparsify import RandomSubsampling
 
 app = typer.Typer(no_args_is_help=True, help="Choose settings before you run anything.")
@@ -117,10 +118,11 @@ def plan_groups(
 ) -> None:
     """Divide every receiver's neighbours into groups for good, so that no k nodes read anybody in all rounds together.
 
-    All coalitions are looked at. Receivers that take part in a leak draw their groups again. Simulations on this graph
-    have these groups; a network of peers plans its own when it is made, because they depend on its id.
+    All coalitions are looked at. Receivers that take part in a leak draw their groups again. Simulations with this seed
+    have this graph and these groups; a network of peers plans its own when it is made, because they depend on its id.
     """
-    drawn = graphs.from_file(graph) if graph is not None else graphs.numbered(nodes, degree, seed)
+    draw = SeedTree(seed).generator("graph")
+    drawn = graphs.from_file(graph) if graph is not None else graphs.parse(f"regular:{degree}", nodes, draw)
     plan = planning.plan_groups(drawn, group_size, collusion)
     words = [hears(f"node {r}", groups) for r, groups in plan.groups.items()]
     if out is not None:

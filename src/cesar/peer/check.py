@@ -240,11 +240,16 @@ class Check:
         return {i for i, known in peer.neighbours.items() if known.up and known.purpose == purpose}
 
     def _has_seen_all(self, peer: AsyncPeer) -> bool:
-        """Every neighbour has come, and the dummy round was verified with all that check, if two do."""
+        """Every neighbour has come, and the dummy round was verified with all that can be in one."""
+        return self._met.keys() >= peer.neighbours.keys() and self._able(peer) <= self._verified
+
+    def _able(self, peer: AsyncPeer) -> set[NodeId]:
+        """Neighbours that check and have somebody to mask with who does so, too: two of them, or a whole group."""
         checking = {i for i, known in self._met.items() if known.purpose == "check"}
-        return self._met.keys() >= peer.neighbours.keys() and (
-            checking <= self._verified or len(checking) < 2
-        )
+        groups = peer.roster.groups.get(peer.id)
+        if groups is None:
+            return checking if len(checking) > 1 else set()
+        return {node for group in groups if checking.issuperset(group) for node in group}
 
     async def _round(self, peer: AsyncPeer) -> None:
         peer_session = session_of(peer.roster, peer.config.settings(), (SIZE,), "check")
@@ -266,7 +271,7 @@ class Check:
             self._neighbour(peer, i)
         self._groups(peer)
         self._clock()
-        self._dummy_round()
+        self._dummy_round(self._able(peer))
         newest = max((known.roster for known in self._met.values()), default=0)
         if newest > peer.roster.version:
             self._say(
@@ -338,8 +343,7 @@ class Check:
         else:
             self._say(True, "clock", "within seconds of the neighbours'")
 
-    def _dummy_round(self) -> None:
-        checking = {i for i, known in self._met.items() if known.purpose == "check"}
+    def _dummy_round(self, able: set[NodeId]) -> None:
         if self._wrong:
             self._say(
                 False,
@@ -347,7 +351,7 @@ class Check:
                 f"{self._wrong}; install the same release at all peers, and tell its makers",
             )
         elif self._verified:
-            missing = checking - self._verified
+            missing = able - self._verified
             rest = (
                 f"; not yet with node(s) {_list(missing)}, whose partners are not all there"
                 if missing
@@ -358,17 +362,17 @@ class Check:
                 "secure round",
                 f"the average with node(s) {_list(self._verified)} is exactly what it must be{rest}",
             )
-        elif len(checking) >= 2 and self._tries >= FAIR_TRIES:
+        elif able and self._tries >= FAIR_TRIES:
             self._say(
                 False,
                 "secure round",
-                f"nothing came of {self._tries} rounds with node(s) {_list(checking)}; run the check at all peers at once",
+                f"nothing came of {self._tries} rounds with node(s) {_list(able)}; run the check at all peers at once",
             )
         else:
             self._say(
                 None,
                 "secure round",
-                "not tried: it needs two neighbours that run this check at the same time",
+                "not tried: it needs two neighbours, or a whole group, that run this check at the same time",
             )
 
 

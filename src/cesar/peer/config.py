@@ -119,7 +119,7 @@ class PeerConfig:
 
     def settings(self) -> dict[str, SettingValue]:
         """What must be the same at all peers."""
-        method = self.tables.method.model_dump(exclude={"label", "coordination", "paper"})
+        method = self.tables.method.model_dump(mode="json", exclude={"label", "coordination", "paper"})
         if method["collusion"] is None:
             method["masks"] = method["masks"] or 1  # left out or written down: the same
         return {**method, "buffers": self.tables.rounds.buffers}

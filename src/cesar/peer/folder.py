@@ -59,7 +59,8 @@ def settings(
             f"group_size = {group_size}                 # a neighbour only ever sees sums over whole groups of so many or more\n"
             "# regroup_after = 500           # rounds. Off: a group that lacks a member stays silent. On, the others go on\n"
             "                               # without it after so many rounds, and whoever compares their sum with the last\n"
-            "                               # full one gets the missing peer's model of that time, but for what they learned since"
+            "                               # full one gets the missing peer's model of that time, but for what they learned since;\n"
+            "                               # a peer that comes back is waited for as long, for the same reason"
         )
     if collusion is not None:
         needs.append(f"collusion = {collusion}                  # so many together compute nobody's values")

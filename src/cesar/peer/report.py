@@ -19,7 +19,8 @@ class Report:
         missing: the other neighbours.
         shared: the mean fraction of its parameters that this peer sent to a neighbour.
         lost: parameters that kept their own value because a mask on them did not cancel.
-        silent: fixed groups that lacked a member, so that nothing came of them: (group, who is missing).
+        silent: fixed groups that lacked a member, so that nothing came of them: (group, who is missing; nobody
+            if they are back and `regroup_after` keeps the next sum apart from the last one).
         overflowed: what arrived made the model infinite, so that it kept its own.
         bytes: what this peer sent, by category.
         seconds: how long it took.

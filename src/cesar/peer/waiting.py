@@ -27,9 +27,10 @@ FILE = "waiting.json"
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """One group that lacks members.
+    """One group that lacks members, or did until a moment ago.
 
     Attributes:
+        missing: nobody if they are back, and `regroup_after` keeps the next sum apart from the last one.
         since: the first round of this absence.
         goes_on: the others send without those who are missing, since `regroup_after` allows it.
     """
@@ -41,7 +42,10 @@ class Wait:
 
     def told(self, roster: Roster) -> str:
         """In words."""
-        who, group = words.listed(roster, self.missing), words.braced(roster, self.group)
+        group = words.braced(roster, self.group)
+        if not self.missing:
+            return f"group {group} is whole again and waits until sums with and without a member are apart, since round {self.since}"
+        who = words.listed(roster, self.missing)
         what = "goes on without" if self.goes_on else "waits for"
         return f"group {group} {what} {who}, missing since round {self.since}"
 

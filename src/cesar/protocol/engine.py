@@ -14,8 +14,9 @@ from cesar.errors import DataError, LocalProtocolError, RemoteProtocolError
 from cesar.indices import codecs
 from cesar.methods import DPSGD, Cesar, Method, SecureAggregation
 from cesar.protocol.context import Context
+from cesar.protocol.continuity import Continuity
 from cesar.protocol.events import AggregateReady, Contribution, Deadlines, Event, FrameRejected, Outbound
-from cesar.protocol.grouped import Absences, GroupedRound
+from cesar.protocol.grouped import GroupedRound
 from cesar.protocol.inbox import Inbox
 from cesar.protocol.masked import MaskedRound
 from cesar.protocol.plain import PlainRound
@@ -67,7 +68,7 @@ class Engine:
         # Values of 4 bytes, and an index set; relay frames can be larger (see begin_round).
         self._largest_share = 4 * size + codecs.longest(size) + 65536
         self._inbox = Inbox(node, session, RoundNo(first_round), self._largest_share)
-        self._absences = Absences()
+        self._continuity = Continuity()
         self._round: Round | None = None
         self._own: Contribution | None = None
         self._events: deque[Event] = deque()
@@ -143,7 +144,7 @@ class Engine:
         )
         if self._method.group_size is None:
             return MaskedRound(context, deadlines)
-        return GroupedRound(context, deadlines, self._absences)
+        return GroupedRound(context, deadlines, self._continuity)
 
     def receive(self, sender: NodeId, payload: Buffer) -> RoundNo | None:
         """Take in a frame that the transport says came from `sender`, in any order.

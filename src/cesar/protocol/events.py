@@ -67,7 +67,8 @@ class AggregateReady:
         vector: the new model, in the contribution's `out`.
         contributors: whose shares were used.
         lost: parameters that kept the own value because a mask on them did not cancel.
-        silent: groups that sent nothing because members had not announced themselves: (group, who is missing).
+        silent: groups without a whole sum because of absence: (group, who had not announced itself). If nobody is named,
+            somebody has come back and the group waits until `regroup_after` rounds have passed.
         overflowed: what arrived made the model infinite, so nothing of it was used and the own model was kept.
     """
 

@@ -37,43 +37,14 @@ from cesar.errors import (
 )
 from cesar.grouping import Group
 from cesar.indices import IndexSet, decode
-from cesar.methods import Cesar
 from cesar.protocol.context import Context
+from cesar.protocol.continuity import Continuity
 from cesar.protocol.events import AggregateReady, Deadlines, Outbound
 from cesar.protocol.round import Course, Outbox, Phase, Step
 from cesar.protocol.sender import read_values, wants_negation, write_grouped
 from cesar.sparsify import RandomSubsampling, read_set, write_set
-from cesar.types import BitWords, NodeId, RingWords, RoundNo
+from cesar.types import BitWords, NodeId, RingWords
 from cesar.wire import Announce, GroupTerms, Kind, Share, Token, members_to_bytes
-
-
-class Absences:
-    """Since which round each member of each receiver's groups has been missing, as far as this node was told."""
-
-    def __init__(self) -> None:
-        self._since: dict[tuple[NodeId, NodeId], RoundNo] = {}
-
-    def note(self, receiver: NodeId, members: Group, present: frozenset[NodeId], round_: RoundNo) -> None:
-        for member in members:
-            if member in present:
-                self._since.pop((receiver, member), None)
-            else:
-                self._since.setdefault((receiver, member), round_)
-
-    def taking_part(
-        self, receiver: NodeId, group: Group, present: frozenset[NodeId], round_: RoundNo, method: Cesar
-    ) -> Group:
-        """The members that are in a group's sum in this round: all, or nobody; or, where the method allows it, all
-        but those who have been gone for long.
-        """
-        missing = [node for node in group if node not in present]
-        if not missing:
-            return group
-        after = method.regroup_after
-        if after is None or any(round_ - self._since.get((receiver, k), round_) < after for k in missing):
-            return ()
-        members = tuple(node for node in group if node in present)
-        return members if len(members) > max(1, method.collusion or 1) else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +121,11 @@ def share_facts(own: Token, terms: bytes, partners: dict[NodeId, Token], digest:
 class GroupedRound:
     """One node's attempt at one round with fixed groups."""
 
-    def __init__(self, context: Context, deadlines: Deadlines, absences: Absences) -> None:
+    def __init__(self, context: Context, deadlines: Deadlines, continuity: Continuity) -> None:
         self._context, self._method, self._hood = context, context.method, context.hood
-        self._own, self._size, self._absences = context.own, context.size, absences
+        self._own, self._size, self._continuity = context.own, context.size, continuity
         self._groups = {r: groups_of(r, context) for r in (context.me, *context.hood.view)}
+        continuity.meet(self._groups, context.attempt.round_)
         self._announced: dict[NodeId, Announced] = {}
         self._told: dict[NodeId, Task | None] = {}  # by each receiver
         self._exponents = self._own.exponents
@@ -222,11 +194,11 @@ class GroupedRound:
         )
         drawn = self._drawn_for(me)
         for number, group in enumerate(self._groups[me]):
-            self._absences.note(me, group, present, round_)
-            members = self._absences.taking_part(me, group, present, round_, self._method)
+            members = self._continuity.taking_part(me, group, present, round_, self._method)
             if len(members) < len(group):
                 self._silent.append((group, tuple(node for node in group if node not in present)))
             if members:
+                self._continuity.note(me, group, members, round_)
                 positions = drawn(number) if drawn is not None else self._union(members)
                 sum_ = Sum(members, positions, digest_positions(positions))
                 self._sums.update(dict.fromkeys(members, sum_))
@@ -286,11 +258,12 @@ class GroupedRound:
                 sender, Reason.UNEXPECTED, "it tells its terms to a node that it calls absent"
             )
         task = self._read_terms(sender, number, group, message)
-        self._absences.note(sender, group, present, self._context.attempt.round_)
+        if task is not None:
+            self._continuity.note(sender, group, task.members, self._context.attempt.round_)
         self._told[sender] = task
 
     def _read_terms(self, sender: NodeId, number: int, group: Group, message: GroupTerms) -> Task | None:
-        """What the terms ask of this node; None if its group is silent, or not yet ready to go on without a member."""
+        """What the terms ask of this node; None if its group is silent, or has to stay so for some rounds."""
         present = frozenset(message.present)
         if not message.tokens:
             if len(message.others):
@@ -311,7 +284,7 @@ class GroupedRound:
             raise EncodingError("positions follow from the receiver here; none may be sent")
         else:
             positions = drawn(number)
-        members = self._absences.taking_part(
+        members = self._continuity.taking_part(
             sender, group, present, self._context.attempt.round_, self._method
         )
         if not members:

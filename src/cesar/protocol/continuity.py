@@ -1,0 +1,44 @@
+"""Continuity: sums of a group whose members differ stay apart in time.
+
+The sum over S and the sum over S without k give v_k away. Without `regroup_after` only the whole of S is ever summed. With
+it, a group may go on without a member that stays away; but two sums with different members are at least that many
+rounds apart, when the member leaves and when it comes back. In between the group is silent.
+"""
+
+from __future__ import annotations
+
+from cesar.grouping import Group, Groups
+from cesar.methods import Cesar
+from cesar.types import NodeId, RoundNo
+
+
+class Continuity:
+    """Which members were in the last sum of each group that this node has to do with, and when."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[NodeId, Group], tuple[RoundNo, Group]] = {}
+
+    def meet(self, table: Groups, round_: RoundNo) -> None:
+        """Know of the groups of a round, and forget those of another graph.
+
+        For a node that has just started, a whole group may have been summed a moment ago.
+        """
+        groups = [(receiver, group) for receiver, found in table.items() for group in found]
+        self._last = {one: self._last.get(one, (round_, one[1])) for one in groups}
+
+    def taking_part(
+        self, receiver: NodeId, group: Group, present: frozenset[NodeId], round_: RoundNo, method: Cesar
+    ) -> Group:
+        """The members that are in a group's sum in this round: all, or nobody; or, where the method allows it, those
+        who are there.
+        """
+        members, after = tuple(node for node in group if node in present), method.regroup_after
+        if after is None:
+            return members if members == group else ()
+        last_round, last = self._last[receiver, group]
+        apart = members == last or round_ - last_round >= after
+        return members if apart and len(members) > max(1, method.collusion or 1) else ()
+
+    def note(self, receiver: NodeId, group: Group, members: Group, round_: RoundNo) -> None:
+        """These members are summed in this round."""
+        self._last[receiver, group] = (round_, members)
