@@ -83,6 +83,6 @@ def test_a_place_that_mlflow_cannot_write_to_is_an_error_before_training(tmp_pat
 def test_a_library_that_is_not_installed(tmp_path, monkeypatch, name, package):
     monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ConfigError, match=rf"{package}.*pip install 'cesar\[logging\]'"):
+    with pytest.raises(ConfigError, match=rf"{package}.*pip install 'cesar-learning\[logging\]'"):
         logged(tmp_path / "out", **{name: True})
     assert not (tmp_path / "out").exists()

@@ -47,6 +47,7 @@ from cesar.sim.faults import Faults
 from cesar.sim.host import Setup
 from cesar.sim.machine import machine, peak_rss_bytes
 from cesar.sim.simulation import Hire, RoundRecord, Simulation, local_crew
+from cesar.types import __version__
 
 CHECKPOINT_SECONDS = 300.0
 """A run is saved at every test step, and in between if that long has passed: test steps can be hours apart."""
@@ -322,9 +323,10 @@ def _summary(experiment: Experiment, run: Run, setup: Setup) -> dict[str, object
 
 def versions() -> dict[str, str]:
     """What the run was made with."""
-    names = ("cesar", "torch", "numpy", "numba", "cryptography", "constriction")
+    names = ("torch", "numpy", "numba", "cryptography", "constriction")
     return {
         "python": sys.version.split()[0],
         "machine": machine(),
+        "cesar": __version__,
         **{name: importlib.metadata.version(name) for name in names},
     }

@@ -71,6 +71,8 @@ class Membership:
         Raises:
             Refusal: it is not a roster of this network.
         """
+        if data == self.roster.raw:
+            return
         seen = (self.newer or self.roster).version
         try:
             newer = Roster.parse(data, self._identity.ca, at_least=0)

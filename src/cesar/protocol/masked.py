@@ -160,6 +160,7 @@ class MaskedRound:
         if sender in self._announced:
             raise self._context.refusal(sender, Reason.DUPLICATE, "it has announced itself already")
         message = Announce.decode(body, len(self._context.edges))
+        self._context.check_scale(sender, message.exponents)
         indices = read_set(self._method.sparsifier, message.indices, self._size)
         self._announced[sender] = Announced(message.token, message.exponents, indices)
 
