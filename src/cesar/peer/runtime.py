@@ -309,6 +309,7 @@ class AsyncPeer:
         self.task.ended(node, out)
         now, view = time.monotonic(), self.membership.hood.view
         self._pace.end(now, alone=not outcome.contributors)
+        self.liveness.ended(outcome.contributors)
         report = Report.of(outcome, node, view, len(vector), now - begin)
         self.totals.add(report)
         if report.overflowed:
