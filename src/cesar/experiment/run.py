@@ -237,15 +237,22 @@ def _check(experiment: Experiment, run: Run, data: Dataset) -> None:
 def _measured_share(
     experiment: Experiment, method: MethodSection, summaries: list[dict[str, object]]
 ) -> float | None:
-    """With `match_share`: what CESAR with the same sparsifier shared, mean over its seeds."""
+    """With `match_share`: what CESAR with the same sparsifier shared while it trained, mean over its seeds."""
     if not experiment.match_share or method.name != "dpsgd" or method.sparsifier is None:
         return None
     shares = [
-        float(str(summary["shared"]))
+        _trained_share(summary)
         for summary in summaries
         if summary["method"] == "cesar" and summary["sparsifier"] == method.sparsifier
     ]
     return float(np.mean(shares))
+
+
+def _trained_share(summary: dict[str, object]) -> float:
+    """Settling rounds have a share of their own; runs of older versions have none."""
+    before = summary.get("before_settling")
+    trained = before if isinstance(before, dict) and "shared" in before else summary
+    return float(str(trained["shared"]))
 
 
 def _execute_run(
