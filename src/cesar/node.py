@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from cesar import ring
-from cesar.crypto.keys import Attempt, Keyring
+from cesar.crypto.keys import Keyring, RoundId
 from cesar.indices import IndexSet
 from cesar.methods import DPSGD, Cesar, Method, SecureAggregation
 from cesar.protocol import Continuity, Contribution, Deadlines, Engine, Event, Outbound
@@ -38,7 +38,7 @@ def receiver_decides(method: Method) -> bool:
     return (method if isinstance(method, Cesar) else method.as_cesar()).receiver_decides
 
 
-def drawn_towards(method: Method, receiver: NodeId, attempt: Attempt, size: int) -> IndexSet:
+def drawn_towards(method: Method, receiver: NodeId, attempt: RoundId, size: int) -> IndexSet:
     """What is drawn for a receiver where nobody selects: all positions at which anything may be sent to it."""
     chosen = sparsifier_of(method)
     if isinstance(chosen, CoordinatedSubsampling):

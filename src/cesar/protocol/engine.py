@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from cesar.crypto.keys import Attempt, Keyring
+from cesar.crypto.keys import Keyring, RoundId
 from cesar.errors import DataError, LocalProtocolError, RemoteProtocolError
 from cesar.indices import codecs
 from cesar.methods import DPSGD, Cesar, Method, SecureAggregation
@@ -113,7 +113,7 @@ class Engine:
             raise DataError(
                 f"the model has {len(contribution.vector)} parameters, but the network averages {self._size}"
             )
-        attempt = Attempt(session=self._session, round_=round_)
+        attempt = RoundId(session=self._session, round_=round_)
         started = self._make_round(attempt, hood, contribution, entropy, deadlines)
         self._inbox.largest_frame = self.largest_frame(hood)
         kept = self._inbox.open(round_)
@@ -132,7 +132,7 @@ class Engine:
 
     def _make_round(
         self,
-        attempt: Attempt,
+        attempt: RoundId,
         hood: Neighbourhood,
         contribution: Contribution,
         entropy: Entropy,
