@@ -1,6 +1,7 @@
 """The wheel works where the source tree is not."""
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -10,11 +11,35 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+TEXTS = [*ROOT.glob("*.md"), *ROOT.glob("Makefile"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*")]
+TEXTS += [path for path in ROOT.glob("src/**/*") if path.suffix in (".py", ".html", ".toml")]
 
 
 def test_the_promised_extras_are_there():
     assert {"sim", "peers", "nlp", "ray", "plots", "lightning", "transformers", "docs", "all"} <= set(EXTRAS)
+
+
+def fetched(line):
+    """What `pip install` in a line of text or code would install, without options."""
+    (words,) = re.findall(r"pip install ([^`#]*)", line)
+    return [word for word in re.findall(r"'[^']*'|[^\s\"]+", words) if not word.startswith("-")][:1]
+
+
+def test_whoever_follows_a_message_installs_this_package():
+    """On the index, `cesar` is something else that somebody else wrote."""
+    ours = re.compile(rf"'?(\.|{PROJECT['name']})(\[[a-z,]+\]|\[{{extra}}\])?'?|pip|requirements\S*")
+    lines = [(path, line) for path in TEXTS if path.is_file() for line in path.read_text().splitlines()]
+    said = [(path.name, what) for path, line in lines if "pip install" in line for what in fetched(line)]
+    assert len(said) > 10
+    assert [(name, what) for name, what in said if not ours.fullmatch(what)] == []
+    assert [path.name for path, line in lines if re.search(r"\bcesar\[[a-z,]+\]", line)] == []
+
+
+def test_extras_refer_to_this_package():
+    inner = {item.split("[")[0] for extra in EXTRAS.values() for item in extra if item.startswith("cesar")}
+    assert inner == {PROJECT["name"]} == {"cesar-learning"}
 
 
 def test_a_shell_completes_commands():
@@ -31,7 +56,7 @@ def test_a_wheel_runs_the_demo_in_a_new_environment(tmp_path):
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]
     done = subprocess.run(build, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    (wheel,) = tmp_path.glob("cesar-*.whl")
+    (wheel,) = tmp_path.glob("cesar_learning-*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert {"cesar/py.typed", "cesar/experiment/demo.toml", "cesar/templates/page.html"} <= set(names)
     assert not [name for name in names if name.startswith(("tests", "src"))]

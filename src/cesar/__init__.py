@@ -26,8 +26,7 @@ from cesar.grouping import groups
 from cesar.methods import DPSGD, Cesar, Method, SecureAggregation
 from cesar.sim import Ensemble, RoundResult, aggregate
 from cesar.sparsify import CoordinatedSubsampling, FullSharing, RandomSubsampling, TopK
-
-__version__ = "0.1.0"
+from cesar.types import __version__
 
 if TYPE_CHECKING:
     from cesar.peer.peer import Peer
@@ -44,7 +43,9 @@ def __getattr__(name: str) -> object:
     try:
         return getattr(import_module(_PEERS[name]), name)
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(f"cesar.{name} needs {error.name}: pip install 'cesar[peers]'") from None
+        raise ModuleNotFoundError(
+            f"cesar.{name} needs {error.name}: pip install 'cesar-learning[peers]'"
+        ) from None
 
 
 __all__ = [

@@ -82,6 +82,7 @@ class Node:
         keys: this node's keys; D-PSGD needs none.
         tensors: the sizes of the model's tensors, each of which gets a scale of its own; by default it is one.
         continuity: which members were in the last sums; a driver that replaces a node hands it on.
+        scale_bits: announcements of values over 2^this times the own are refused; see `Engine`.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class Node:
         first_round: int = 0,
         tensors: Sequence[int] | None = None,
         continuity: Continuity | None = None,
+        scale_bits: int | None = None,
     ) -> None:
         self.id = node
         self._method = method
@@ -107,6 +109,7 @@ class Node:
             first_round=first_round,
             tensors=tensors,
             continuity=continuity,
+            scale_bits=scale_bits,
         )
         self.ledger = Ledger()
         self.selected: IndexSet | None = None

@@ -83,7 +83,7 @@ def test_bad_requests_say_what_to_change():
 
 
 def test_a_missing_package_names_the_extra():
-    with pytest.raises(ConfigError, match=r"package no_such_package.*pip install 'cesar\[nlp\]'"):
+    with pytest.raises(ConfigError, match=r"package no_such_package.*pip install 'cesar-learning\[nlp\]'"):
         datasets.require("no_such_package", "nlp")
 
 

@@ -86,7 +86,13 @@ def test_one_command_makes_eight_peers(cesar, tmp_path):
             "group_size": 3,
             "ring_bits": 32,
         }
-        assert settings["rounds"] == {"every": 6, "floor": 2.0, "ceiling": 120.0, "buffers": "local"}
+        assert settings["rounds"] == {
+            "every": 6,
+            "floor": 2.0,
+            "ceiling": 120.0,
+            "buffers": "local",
+            "scale_bits": 16,
+        }
         assert member.address == f"127.0.0.1:{7400 + i}"
         assert (member.expires - read.issued).days == 30
     private = {path for path in net.rglob("*") if path.is_file() and not path.stat().st_mode & 0o077}

@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from cesar.peer.liveness import Liveness, Standing
+from cesar.peer.liveness import LONELY, NEAR, Liveness, Standing
 from cesar.peer.messages import HAS_SETTLED, Hello, Status
 
 ROUND, ROSTER, WALL = 5, 2, 1e9
@@ -117,9 +117,49 @@ def test_the_next_round_is_the_latest_that_can_be_joined(standing):
     """With whoever is there for the same thing, under whatever roster and however slow."""
     live = make(standing)
     live.neighbours[1].status = Status(8, 9)
-    joined = {DOWN: 6, APART: 6, AHEAD: 9, SUSPECTED: 9, AWAITED: 9}
-    assert live.next_round(6) == joined[standing]
+    joined = {DOWN: 7, APART: 7, AHEAD: 9, SUSPECTED: 9, AWAITED: 9}
+    assert live.next_round(7) == joined[standing]
     assert live.next_round(11) == 11
+
+
+@pytest.mark.parametrize(
+    "said, begun",
+    [
+        ((1 << 31) - 4, 10),  # one liar, and two that are where this peer is
+        (11 + NEAR, 10),
+        (10 + NEAR, 10 + NEAR),
+        (11, 11),
+        (3, 10),
+    ],
+)
+def test_a_single_neighbour_moves_nobody_far(said, begun):
+    live = alone()
+    for peer, round_ in ((1, said), (2, 10), (3, 9)):
+        make(AWAITED, peer, live)
+        live.told(peer, Status(round_, round_))
+    assert live.next_round(10) == begun
+
+
+def test_two_neighbours_are_followed_wherever_they_are():
+    live = alone()
+    for peer, round_ in ((1, 50_001), (2, 50_000), (3, 7)):
+        make(AWAITED, peer, live)
+        live.told(peer, Status(round_, round_))
+    assert live.next_round(5) == 50_001
+    live.disconnected(2)
+    assert live.next_round(5) == 7
+
+
+def test_who_averages_with_nobody_follows_a_single_neighbour():
+    """Else two that come back together, each next to one that is up to date, would stay behind for ever."""
+    live = make(AWAITED)
+    live.told(1, Status(50_000, 50_000))
+    for _ in range(LONELY):
+        assert live.next_round(5) == 5
+        live.ended(())
+    assert live.next_round(5) == 50_000
+    live.ended((1,))
+    assert live.next_round(5) == 5
 
 
 @pytest.mark.parametrize("standing", Standing)
@@ -187,7 +227,7 @@ def test_who_trains_is_awaited_before_settling_and_who_settles_is_company():
     assert (live.training, live.company) == ({1}, {1})
     live.told(1, Status(ROUND, ROUND, 300_000))
     assert (live.training, live.company) == (frozenset(), frozenset())
-    assert live.next_round(0) == ROUND, "both count the same rounds"
+    assert live.next_round(ROUND - NEAR) == ROUND, "both count the same rounds"
     live.mine = Status(ROUND, ROUND, 300_000)
     assert live.company == {1}
     live.told(1, Status(ROUND, ROUND, 400_000))

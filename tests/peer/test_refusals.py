@@ -442,6 +442,42 @@ def test_replayed_frames_of_earlier_rounds(network):
     on_loop(attack())
 
 
+def test_a_round_that_cannot_have_come_yet(network):
+    """The lie neither spreads nor stays: not in a status, not in a greeting, not on disk."""
+    far = (1 << 31) - 4
+
+    async def attack():
+        async with running(network, HONEST) as peers:
+            await averages(peers)
+            async with Enemy(keys_of(network, 0), peers[3]) as enemy:
+                await enemy.enter()
+                await enemy.send(Message.STATUS, struct.pack("<III", far, far, 0))
+                told = await enemy.fate()
+            assert told == f"it says that it is in round {far}, which cannot have come yet"
+            async with Enemy(keys_of(network, 0), peers[3]) as enemy:
+                await enemy.hello(status=[far, far, 0])
+                assert "cannot have come yet" in await enemy.fate()
+            await averages(peers, 2)
+
+    on_loop(attack())
+    for i in HONEST:
+        assert json.loads((network.folder / f"peer-{i}" / "state.json").read_text())["next_round"] <= 4
+
+
+def test_one_liar_moves_nobody(network):
+    async def attack():
+        async with running(network, HONEST) as peers:
+            await averages(peers)
+            async with Enemy(keys_of(network, 0), peers[3]) as enemy:
+                await enemy.enter()
+                await enemy.send(Message.STATUS, struct.pack("<III", 900_000, 900_000, 0))
+                await until(lambda: peers[3].neighbours[0].status.current == 900_000, 10)
+                await averages(peers, 4)
+                assert [peer.next_round for peer in peers] == [5] * 4
+
+    on_loop(attack())
+
+
 LONG = 400_000
 """Parameters of a model whose shares take more than one message."""
 

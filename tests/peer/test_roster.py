@@ -3,6 +3,8 @@
 import base64
 import hashlib
 import json
+import time
+import tracemalloc
 from datetime import UTC, datetime, timedelta
 
 import networkx as nx
@@ -49,7 +51,10 @@ class World:
         """What the authority would have signed had its object been changed like this, spelled properly."""
         content = json.loads(self.roster.raw)["roster"]
         content = change(content) or content
-        message = b"cesar roster 1\0" + json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+        spelled = json.dumps({"roster": content, "signature": ""}, sort_keys=True, indent=2)
+        message = (
+            b"cesar roster 2\0" + spelled[len('{\n  "roster": ') : -len(',\n  "signature": ""\n}')].encode()
+        )
         signature = base64.b64encode((authority or self.ca).sign(message)).decode()
         return (
             json.dumps({"roster": content, "signature": signature}, sort_keys=True, indent=2) + "\n"
@@ -320,6 +325,23 @@ def test_huge_input_is_refused_unread(world, monkeypatch):
     monkeypatch.setattr(json, "loads", lambda data: pytest.fail("it was parsed"))
     world.refused(b"[" * 1001, "at most 1,000 bytes")
     world.refused(world.roster.raw, "at most 1,000 bytes")
+
+
+def test_whoever_is_not_the_authority_costs_a_hash(world, monkeypatch):
+    """Nothing of 6 MiB is read before the signature over its bytes holds."""
+    parsed = []
+    monkeypatch.setattr(json, "loads", parsed.append)
+    raw = world.roster.raw
+    at = raw.index(b'"peers": [') + len(b'"peers": [')
+    for filling in (b"{},", b"[", b'"",', b" ", raw[at : at + 1200]):
+        long = raw[:at] + filling * ((6 << 20) // len(filling)) + raw[at:]
+        tracemalloc.start()
+        begin = time.process_time()
+        world.refused(long, "not signed by the authority")
+        assert time.process_time() - begin < 0.5
+        assert tracemalloc.get_traced_memory()[1] < 3 * len(long)
+        tracemalloc.stop()
+    assert parsed == []
 
 
 def test_depth_and_length_of_numbers_are_no_weapon(world):

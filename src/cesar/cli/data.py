@@ -65,7 +65,7 @@ def _row(name: str, data_dir: Path | None) -> dict[str, Any]:
     found, sizes, get = None, entry.sizes, datasets.command(name, data_dir)
     if not entry.parts:
         found = "scikit-learn" if importlib.util.find_spec("sklearn") else None
-        get = "pip install 'cesar[sim]'"
+        get = "pip install 'cesar-learning[sim]'"
     elif all(folders := [part.search(datasets.roots(data_dir)) for part in entry.parts]):
         present = [folder for folder in folders if folder]
         found, sizes = str(present[0]), datasets.sizes(name, present)

@@ -15,7 +15,7 @@ def need(extra: str, *modules: str) -> None:
     """Say what to install, before something is half done."""
     for module in modules:
         if importlib.util.find_spec(module) is None:
-            raise ConfigError(f"this command needs {module}: pip install 'cesar[{extra}]'")
+            raise ConfigError(f"this command needs {module}: pip install 'cesar-learning[{extra}]'")
 
 
 @contextlib.contextmanager

@@ -98,7 +98,7 @@ def _transformers() -> ModuleType:
     try:
         return importlib.import_module("transformers")
     except ImportError:
-        raise ConfigError("this model needs transformers: pip install 'cesar[nlp]'") from None
+        raise ConfigError("this model needs transformers: pip install 'cesar-learning[nlp]'") from None
 
 
 def _pretrained(kind: str, config: object, weights: Path | None) -> nn.Module:

@@ -39,12 +39,15 @@ class PeerSection(Section):
 
 
 class RoundsSection(Section):
-    """When to average, and how long to wait for the others: seconds, between `floor` and `ceiling`."""
+    """When to average, how long to wait for the others (seconds, between `floor` and `ceiling`), and how large their
+    values may be: 2^`scale_bits` times this model's, or 1 if that is more.
+    """
 
     every: Annotated[int, Field(gt=0)] = 1
     floor: Annotated[float, Field(gt=0)] = 2.0
     ceiling: Annotated[float, Field(gt=0)] = 120.0
     buffers: Literal["local", "average"] = "local"
+    scale_bits: Annotated[int, Field(ge=1, le=255)] = 16
 
     @model_validator(mode="after")
     def _in_order(self) -> RoundsSection:

@@ -4,16 +4,25 @@ A round waits for a neighbour until the deadline, except when that neighbour wil
 it is there for something else, it has gone on to a later round, or it kept us waiting in vain last time and has not
 been heard since. So a dead peer costs nothing, and a hanging one costs one deadline. If all that are there kept us
 waiting, it is this peer that is out of step: it waits for them again instead of running ahead alone.
+
+Rounds only go up, so one neighbour that says it is far ahead must not take everybody with it. Two that say so are
+followed. A single one is followed by whoever has averaged with nobody for some rounds, and has nothing to lose.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
 from cesar.peer.messages import TRAINS, Hello, Status
 from cesar.types import NodeId
+
+NEAR = 2
+"""By so many rounds a single neighbour can be ahead of this peer and of all others but one, and still be followed."""
+
+LONELY = 3
+"""After so many rounds with nobody a single neighbour is followed wherever it is."""
 
 
 class Standing(Enum):
@@ -59,6 +68,7 @@ class Liveness:
 
     def __init__(self, purpose: str, mine: Status, neighbours: Iterable[NodeId], roster: int) -> None:
         self.purpose, self.mine = purpose, mine
+        self._alone = 0  # so many rounds in a row
         self.neighbours: dict[NodeId, Neighbour] = {}
         self.adopt(neighbours, roster)
 
@@ -117,6 +127,10 @@ class Liveness:
         news, known.suspected = not known.suspected, True
         return news
 
+    def ended(self, contributors: Collection[NodeId]) -> None:
+        """A round of this peer is over, with these neighbours' shares."""
+        self._alone = 0 if contributors else self._alone + 1
+
     # ── what follows ────────────────────────────────────────────────────────────────────────────────────
 
     def standing(self, peer: NodeId, round_: int) -> Standing:
@@ -169,9 +183,14 @@ class Liveness:
 
     def next_round(self, least: int) -> int:
         """The latest round that a neighbour can still be joined in, so that one that was away comes back where the
-        others are; no round below `least`.
+        others are; no round below `least`. It takes two neighbours to go far, except for one that has nobody to
+        average with, and in a check, after which nobody remembers.
         """
-        return max([least, *(self.neighbours[peer].status.joinable for peer in self._partners())])
+        said = sorted((self.neighbours[peer].status.joinable for peer in self._partners()), reverse=True)
+        latest, second = [*said, 0, 0][:2]
+        agreed = max(least, second)
+        follows = latest <= agreed + NEAR or self._alone >= LONELY or self.purpose == "check"
+        return max(agreed, latest) if follows else agreed
 
     def still_in(self, round_: int) -> bool:
         """Whether somebody who is awaited at all has this round to end."""

@@ -15,6 +15,7 @@ from cesar import files
 from cesar.crypto.keys import Keyring, PairSecret
 from cesar.errors import ConfigError, PrivacyError
 from cesar.peer.chunks import Refusal
+from cesar.peer.claims import read_authority
 from cesar.peer.identity import Identity
 from cesar.peer.roster import FILE, Roster
 from cesar.peer.state import StateFile
@@ -34,6 +35,7 @@ class Membership:
         roster: the one that holds now.
         hood: what the peer may know of its graph.
         newer: one that will hold from the next round on.
+        founded: when the network began, in seconds since 1970: its authority's certificate says so.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Membership:
         self._path = folder / FILE
         self.roster, self.hood = roster, self._place(roster)
         self.newer: Roster | None = None
+        self.founded = read_authority(identity.ca).not_valid_before_utc.timestamp()
 
     def remember(self) -> None:
         """The version that holds is one that this peer has seen."""
@@ -71,6 +74,8 @@ class Membership:
         Raises:
             Refusal: it is not a roster of this network.
         """
+        if data == self.roster.raw:
+            return
         seen = (self.newer or self.roster).version
         try:
             newer = Roster.parse(data, self._identity.ca, at_least=0)

@@ -9,13 +9,13 @@ import json
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import version
 
 from cesar.crypto.keys import VERSION
 from cesar.peer.chunks import Refusal
 from cesar.peer.config import SettingValue, differences
+from cesar.types import __version__
 
-RELEASE = version("cesar")
+RELEASE = __version__
 
 TRAINS, HAS_SETTLED = 0, 0xFFFFFFFF
 """Modes of a peer, beside settling: it trains, or it has settled and will train if it does anything."""

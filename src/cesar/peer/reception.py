@@ -23,6 +23,9 @@ log = logging.getLogger("cesar.peer")
 MOST_REFUSALS = 200
 """A neighbour that sent so many bad frames in one conversation is sent away."""
 
+ROUNDS_PER_SECOND, ROUNDS_AT_ONCE = 10, 1_000_000
+"""No network has done more rounds than so many for each second since it was founded, and so many beside that."""
+
 HARMLESS = (Reason.TOO_EARLY, Reason.STALE_ATTEMPT, Reason.DUPLICATE, Reason.SESSION)
 """Refusals that an honest neighbour can cause when it restarts, runs ahead or changes its roster."""
 
@@ -80,6 +83,7 @@ class Reception:
         if there.node != peer:
             raise Refusal(f"its certificate is that of node {peer}, but it says that it is node {there.node}")
         self._greeting().accept(there)
+        self._check_round(there.status)
         self._liveness.greeted(peer, there, time.time())
         self._changed.set()
 
@@ -103,8 +107,17 @@ class Reception:
         self._changed.set()
 
     def status(self, peer: NodeId, body: bytes) -> None:
-        self._liveness.told(peer, Status.from_bytes(body))
+        said = Status.from_bytes(body)
+        self._check_round(said)
+        self._liveness.told(peer, said)
         self._changed.set()
+
+    def _check_round(self, said: Status) -> None:
+        """Refuse a round that cannot have come yet: numbers end at 2^31, and never go back."""
+        age = max(0.0, time.time() - self._membership.founded)
+        most = max(int(ROUNDS_PER_SECOND * age), self._liveness.mine.joinable) + ROUNDS_AT_ONCE
+        if said.joinable > most:
+            raise Refusal(f"it says that it is in round {said.joinable}, which cannot have come yet")
 
     def roster_from(self, peer: NodeId, data: bytes) -> None:
         self._membership.offer(data, f"node {peer}")

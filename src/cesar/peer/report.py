@@ -21,6 +21,7 @@ class Report:
         lost: parameters that kept their own value because a mask on them did not cancel.
         silent: fixed groups that lacked a member, so that nothing came of them: (group, who is missing; nobody
             if they are back and `regroup_after` keeps the next sum apart from the last one).
+        overflowed: what arrived made the model infinite, so that it kept its own.
         bytes: what this peer sent, by category.
         seconds: how long it took.
     """
@@ -33,6 +34,7 @@ class Report:
     bytes: dict[str, int]
     seconds: float
     silent: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
+    overflowed: bool = False
 
     @classmethod
     def of(
@@ -49,6 +51,7 @@ class Report:
             bytes=dict(ledger.sent),
             seconds=seconds,
             silent=outcome.silent,
+            overflowed=outcome.overflowed,
         )
 
     @property

@@ -3,9 +3,11 @@
 The file is JSON, {"roster": …, "signature": …}, in exactly one spelling (sorted keys, two spaces): any other
 spelling is refused, so no two readers can understand one file differently. The authority signs
 
-    "cesar roster 1" ‖ 0 ‖ the roster object, keys sorted, no spaces
+    "cesar roster 2" ‖ 0 ‖ the bytes of the roster object as they stand in the file
 
-and a peer verifies with the authority's certificate in its own folder, never with the copy in the file. A
+and a peer verifies with the authority's certificate in its own folder, never with the copy in the file. The signature
+is the last thing in the file, so it is found and verified before anything else is read: whoever is not the authority
+costs a hash of what it sends, and nothing more. A
 removed peer is not in the next version, and a peer refuses a version older than one that it has seen. Agreement
 keys stand in the certificates only, so that there is nothing that could contradict them.
 
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -47,7 +50,10 @@ FILE = "roster.json"
 FORMAT = 1
 LIMIT = 64 << 20
 NETWORK_ID_BYTES = 16
-_DOMAIN = b"cesar roster 1\0"
+_DOMAIN = b"cesar roster 2\0"
+_START = b'{\n  "roster": '
+_END = re.compile(rb',\n  "signature": "([A-Za-z0-9+/]{0,200}={0,2})"\n}\n')
+_LONGEST_END = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +223,9 @@ class Roster:
                 for member in sorted(members, key=lambda member: member.id)
             ],
         }
-        signature = base64.b64encode(authority.sign(_signed(content))).decode()
+        unsigned = _spell({"roster": content, "signature": ""})
+        body, _ = _parts(unsigned)
+        signature = base64.b64encode(authority.sign(_DOMAIN + body)).decode()
         return cls.parse(_spell({"roster": content, "signature": signature}), authority.certificate)
 
     def hood(self, node: NodeId) -> Neighbourhood:
@@ -240,10 +248,6 @@ class Roster:
         return there and (a < b or not back)
 
 
-def _signed(content: Mapping[str, object]) -> bytes:
-    return _DOMAIN + json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
-
-
 def _spell(document: Mapping[str, object]) -> bytes:
     return (json.dumps(document, sort_keys=True, indent=2) + "\n").encode()
 
@@ -256,23 +260,35 @@ def _open(data: bytes, ca: bytes) -> dict[str, object]:
     """The roster object, once its signature has been verified."""
     if len(data) > LIMIT:
         raise ConfigError(f"a roster has at most {LIMIT:,} bytes, and this has {len(data):,}")
+    body, encoded = _parts(data)
     try:
-        document = json.loads(data)
-        spelled = _spell(document)
-        content, signature = (
-            document.pop("roster"),
-            base64.b64decode(document.pop("signature"), validate=True),
-        )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise ConfigError(f"this is not a roster; take {FILE} of the network") from None
-    if spelled != data or document or not isinstance(content, dict):
-        raise ConfigError("the roster was changed on the way, if only in its spacing; copy it byte for byte")
-    if not verify(read_authority(ca), signature, _signed(content)):
+        signature = base64.b64decode(encoded, validate=True)
+    except ValueError:
+        signature = b""
+    if not verify(read_authority(ca), signature, _DOMAIN + body):
         raise ConfigError(
             "the roster is not signed by the authority that this peer trusts: it was changed, or it belongs to "
             "another network; fetch it again from whoever runs this one"
         )
+    try:
+        content = json.loads(body)
+        spelled = _spell({"roster": content, "signature": encoded.decode()})
+    except (ValueError, RecursionError):
+        content, spelled = None, b""
+    if spelled != data or not isinstance(content, dict):
+        raise ConfigError("the roster is spelled as no roster is; sign it again with this version of cesar")
     return content
+
+
+def _parts(data: bytes) -> tuple[bytes, bytes]:
+    """The roster object and the signature as they stand in a file, found without reading the object."""
+    end = _END.search(data, max(len(_START), len(data) - _LONGEST_END))
+    if end is None or end.end() != len(data) or not data.startswith(_START):
+        raise ConfigError(
+            f"this is not a roster, or it was changed on the way, if only in its spacing; take {FILE} of the network, "
+            "byte for byte"
+        )
+    return data[len(_START) : end.start()], end[1]
 
 
 def _entry(value: object) -> tuple[Member, list[int]]:

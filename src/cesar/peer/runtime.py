@@ -309,8 +309,11 @@ class AsyncPeer:
         self.task.ended(node, out)
         now, view = time.monotonic(), self.membership.hood.view
         self._pace.end(now, alone=not outcome.contributors)
+        self.liveness.ended(outcome.contributors)
         report = Report.of(outcome, node, view, len(vector), now - begin)
         self.totals.add(report)
+        if report.overflowed:
+            log.warning("round %d: what neighbours sent made the model infinite; it kept its own", round_)
         self.waiting.note(outcome, self.roster, self.roster.groups.get(self.id, ()))
         log.info(
             "round %d: %d of %d neighbours, %d bytes, %.2f s",

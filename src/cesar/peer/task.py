@@ -143,6 +143,7 @@ class Task:
             first_round=first_round,
             tensors=self.tensors,
             continuity=self._continuity,
+            scale_bits=self._config.tables.rounds.scale_bits,
         )
         node.memory, self.made_for = self.memory, share
         return node

@@ -27,6 +27,7 @@ class Context:
     Attributes:
         token: drawn for this attempt and announced.
         edges: where each tensor of the model ends.
+        scale_bits: a neighbour's values may be 2^this times as large as this model's, or as 1; None: as large as any.
     """
 
     method: Cesar
@@ -37,6 +38,7 @@ class Context:
     edges: NDArray[np.int64] = field(repr=False)
     token: Token
     dither: bytes = field(repr=False)
+    scale_bits: int | None = None
 
     @classmethod
     def drawn(
@@ -48,6 +50,7 @@ class Context:
         keys: Keyring,
         edges: NDArray[np.int64],
         entropy: Entropy,
+        scale_bits: int | None = None,
     ) -> Context:
         """With fresh seeds."""
         token = Token(entropy(SEED_BYTES), keys.public(attempt.round_))
@@ -60,6 +63,7 @@ class Context:
             edges=edges,
             token=token,
             dither=entropy(SEED_BYTES),
+            scale_bits=scale_bits,
         )
 
     @property
@@ -80,6 +84,18 @@ class Context:
 
     def refusal(self, sender: NodeId, reason: Reason, detail: str) -> RemoteProtocolError:
         return RemoteProtocolError(sender, reason, detail, self.attempt.round_)
+
+    def check_scale(self, sender: NodeId, announced: tuple[int, ...]) -> None:
+        """Refuse a neighbour whose values could be so large that the sum would mean nothing."""
+        bits = self.scale_bits
+        if bits is not None and any(
+            e > max(own, 0) + bits for e, own in zip(announced, self.own.exponents, strict=True)
+        ):
+            raise self.refusal(
+                sender,
+                Reason.UNSAFE_SCALE,
+                f"it announces values up to 2^{max(announced)}, over 2^{bits} times those of this model",
+            )
 
     def announcement(self, recipients: Iterable[NodeId]) -> Outbound:
         """What this node says about itself."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,7 +15,7 @@ from cesar.indices import codecs
 from cesar.methods import DPSGD, Cesar, Method, SecureAggregation
 from cesar.protocol.context import Context
 from cesar.protocol.continuity import Continuity
-from cesar.protocol.events import Contribution, Deadlines, Event, FrameRejected, Outbound
+from cesar.protocol.events import AggregateReady, Contribution, Deadlines, Event, FrameRejected, Outbound
 from cesar.protocol.grouped import GroupedRound
 from cesar.protocol.inbox import Inbox
 from cesar.protocol.masked import MaskedRound
@@ -37,6 +39,7 @@ class Engine:
         first_round: frames of earlier rounds are late from the start.
         tensors: the sizes of the model's tensors, each of which gets a scale of its own; by default it is one.
         continuity: that of an engine of the same node before this one; its sums count.
+        scale_bits: announcements of values over 2^this times the own (or 1, if those are smaller) are refused.
     """
 
     def __init__(
@@ -50,7 +53,9 @@ class Engine:
         first_round: int = 0,
         tensors: Sequence[int] | None = None,
         continuity: Continuity | None = None,
+        scale_bits: int | None = None,
     ) -> None:
+        self._scale_bits = scale_bits
         self._node, self._size, self._session, self._keys = node, size, session, keys
         self._method = _unified(method)
         if isinstance(self._method, Cesar) and keys is None:
@@ -67,6 +72,7 @@ class Engine:
         self._inbox = Inbox(node, session, RoundNo(first_round), self._largest_share)
         self._continuity = continuity or Continuity()
         self._round: Round | None = None
+        self._own: Contribution | None = None
         self._events: deque[Event] = deque()
 
     def use_method(self, method: Method) -> None:
@@ -111,7 +117,7 @@ class Engine:
         started = self._make_round(attempt, hood, contribution, entropy, deadlines)
         self._inbox.largest_frame = self.largest_frame(hood)
         kept = self._inbox.open(round_)
-        self._round = started
+        self._round, self._own = started, contribution
         for sender, payload in kept:
             try:
                 self.receive(sender, payload)
@@ -135,7 +141,9 @@ class Engine:
         if isinstance(self._method, DPSGD):
             return PlainRound(self._method, attempt, hood, contribution, deadlines)
         assert self._keys is not None
-        context = Context.drawn(self._method, attempt, hood, contribution, self._keys, self.edges, entropy)
+        context = Context.drawn(
+            self._method, attempt, hood, contribution, self._keys, self.edges, entropy, self._scale_bits
+        )
         if self._method.group_size is None:
             return MaskedRound(context, deadlines)
         return GroupedRound(context, deadlines, self._continuity)
@@ -190,7 +198,7 @@ class Engine:
     def close(self) -> None:
         """Forget the round and everything secret in it."""
         self._inbox.finish()
-        self._round = None
+        self._round = self._own = None
 
     def _settle(self) -> None:
         """Report what the last input has brought about."""
@@ -199,5 +207,13 @@ class Engine:
         self._round.course.advance()
         self._events.extend(FrameRejected(error=error) for error in self._round.rejected())
         if self._round.course.finished:
-            self._events.append(self._round.aggregate())
+            self._events.append(self._checked(self._round.aggregate()))
             self._inbox.finish()
+
+    def _checked(self, outcome: AggregateReady) -> AggregateReady:
+        """A result that can be used, or the own model: whoever takes part in a sum can make it as large as it likes."""
+        if not self._size or math.isfinite(float(outcome.vector.max()) - float(outcome.vector.min())):
+            return outcome
+        assert self._own is not None
+        outcome.vector[:] = self._own.vector
+        return replace(outcome, contributors=(), lost=0, overflowed=True)

@@ -69,6 +69,7 @@ class AggregateReady:
         lost: parameters that kept the own value because a mask on them did not cancel.
         silent: groups without a whole sum because of absence: (group, who had not announced itself). If nobody is named,
             somebody has come back and the group waits until `regroup_after` rounds have passed.
+        overflowed: what arrived made the model infinite, so nothing of it was used and the own model was kept.
     """
 
     round_: RoundNo
@@ -76,6 +77,7 @@ class AggregateReady:
     contributors: tuple[NodeId, ...]
     lost: int
     silent: tuple[tuple[tuple[NodeId, ...], tuple[NodeId, ...]], ...] = ()
+    overflowed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -175,6 +175,7 @@ class GroupedRound:
         if sender in self._announced:
             raise self._context.refusal(sender, Reason.DUPLICATE, "it has announced itself already")
         message = Announce.decode(body, len(self._context.edges))
+        self._context.check_scale(sender, message.exponents)
         if self._method.receiver_decides:
             if len(message.indices):
                 raise EncodingError("sets follow from the receiver here; none may be sent")

@@ -299,7 +299,7 @@ def _ray() -> ModuleType:
     try:
         return import_module("ray")
     except ModuleNotFoundError:
-        raise ConfigError("this needs Ray: pip install 'cesar[ray]'") from None
+        raise ConfigError("this needs Ray: pip install 'cesar-learning[ray]'") from None
 
 
 @contextmanager

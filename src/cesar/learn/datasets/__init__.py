@@ -275,7 +275,7 @@ def require(module: str, extra: str) -> ModuleType:
     except ModuleNotFoundError as error:
         missing = error.name or module
         raise ConfigError(
-            f"this needs the package {missing}, which is not installed: pip install 'cesar[{extra}]'"
+            f"this needs the package {missing}, which is not installed: pip install 'cesar-learning[{extra}]'"
         ) from error
 
 
