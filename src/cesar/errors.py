@@ -60,6 +60,7 @@ class Reason(Enum):
     STALE_ATTEMPT = "stale-attempt"
     UNEXPECTED = "unexpected"
     UNSAFE_SCALE = "unsafe-scale"
+    FAULT = "fault"
 
 
 class RemoteProtocolError(ProtocolError):
@@ -69,3 +70,8 @@ class RemoteProtocolError(ProtocolError):
         self.peer, self.reason, self.detail, self.round_ = peer, reason, detail, round_
         where = "" if round_ is None else f" in round {round_}"
         super().__init__(f"frame from node {peer}{where} refused ({reason.value}): {detail}")
+
+    @classmethod
+    def fault(cls, peer: NodeId, error: Exception, round_: RoundNo) -> RemoteProtocolError:
+        """What a peer sent made our own code fail: that is a fault of ours, but its frame is what is refused."""
+        return cls(peer, Reason.FAULT, f"it could not be read: {type(error).__name__}", round_)

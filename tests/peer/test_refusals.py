@@ -22,6 +22,8 @@ import networkx as nx
 import numpy as np
 import pytest
 
+from cesar import wire
+from cesar.crypto.keys import VERSION
 from cesar.errors import ConfigError
 from cesar.peer import identity, keyfiles, link, reception, transport
 from cesar.peer.authority import Authority
@@ -29,7 +31,9 @@ from cesar.peer.chunks import CHUNK, Message
 from cesar.peer.claims import Request
 from cesar.peer.folder import Network
 from cesar.peer.identity import Identity
+from cesar.peer.messages import Status
 from cesar.peer.peer import on_loop
+from cesar.peer.roster import Roster
 from cesar.peer.runtime import AsyncPeer
 from cesar.peer.transcript import read
 from cesar.peer.transport import SERVICE
@@ -474,6 +478,65 @@ def test_one_liar_moves_nobody(network):
                 await until(lambda: peers[3].neighbours[0].status.current == 900_000, 10)
                 await averages(peers, 4)
                 assert [peer.next_round for peer in peers] == [5] * 4
+
+    on_loop(attack())
+
+
+FAULTS = [ValueError("boom"), MemoryError(), RecursionError(), ZeroDivisionError()]
+BOOM = b"BOOM" * 20
+
+
+def exploding(monkeypatch, owner, name, error):
+    """A decoder that has a fault, which certain bytes bring out."""
+    real = getattr(owner, name)
+
+    def decode(data, *others, **named):
+        if bytes(data[:4]) == BOOM[:4]:
+            raise error
+        return real(data, *others, **named)
+
+    monkeypatch.setattr(owner, name, decode)
+
+
+@pytest.mark.parametrize("error", FAULTS, ids=lambda error: type(error).__name__)
+def test_a_fault_that_a_frame_brings_out_costs_its_sender_the_link(network, error, monkeypatch):
+    """Ahead of its round or in it: nothing is raised where models are averaged, and the round of the others goes on."""
+    exploding(monkeypatch, wire.Announce, "decode", error)
+    name = type(error).__name__
+
+    async def attack():
+        with Lines() as log:
+            async with running(network, HONEST) as peers:
+                await averages(peers)
+                entry = next(iter(read(network.folder / "peer-4" / "frames")))
+                for _ in range(2):
+                    async with Enemy(keys_of(network, 0), peers[3]) as enemy:
+                        await enemy.enter()
+                        head = struct.pack("<2sBBII", b"CE", VERSION, 1, peers[3].next_round, 0)
+                        await frames(enemy, [head + entry.payload[12:28] + BOOM])
+                        await averages(peers)
+                        await until(lambda: not peers[3].transport.links[0].up, 10)
+                        assert name in peers[3].neighbours[0].last_error
+                await log.says("node 0", f"refused (fault): it could not be read: {name}")
+                await averages(peers)
+
+    on_loop(attack())
+
+
+@pytest.mark.parametrize("error", FAULTS, ids=lambda error: type(error).__name__)
+def test_a_fault_that_a_status_or_a_roster_brings_out(network, error, monkeypatch):
+    exploding(monkeypatch, Status, "from_bytes", error)
+    exploding(monkeypatch, Roster, "parse", error)
+
+    async def attack():
+        async with running(network, HONEST) as peers:
+            for kind, head in ((Message.STATUS, b""), (Message.ROSTER, struct.pack("<Q", len(BOOM)))):
+                async with Enemy(keys_of(network, 0), peers[3]) as enemy:
+                    await enemy.enter()
+                    await enemy.send(kind, head + BOOM)
+                    assert await enemy.fate() == f"what it sent could not be read: {type(error).__name__}"
+                assert "could not be read" in peers[3].neighbours[0].last_error
+                await averages(peers)
 
     on_loop(attack())
 

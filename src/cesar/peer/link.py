@@ -10,12 +10,13 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import grpc
 
+from cesar.errors import CesarError
 from cesar.peer import chunks
 from cesar.peer.chunks import Assembly, Message, Refusal
 from cesar.peer.roster import LIMIT as ROSTER_LIMIT
@@ -163,7 +164,8 @@ class Link:
             raise Refusal(_refusal_of(body))
         if kind is not Message.HELLO or len(body) > HELLO_LIMIT:
             raise Refusal("it does not begin with a hello")
-        self._hub.meet(self.peer, bytes(body))
+        with _blamed():
+            self._hub.meet(self.peer, bytes(body))
 
     async def talk(self, stream: Stream, greet: Callable[[], Awaitable[None]]) -> bool:
         """Greet, then send and listen until the stream ends. A newer conversation replaces an older one.
@@ -248,9 +250,11 @@ class Link:
                     self._hub.failed(self.peer, _refusal_of(body))
                     return
                 else:
-                    self._take_short(kind, body)
+                    with _blamed():
+                        self._take_short(kind, body)
                 if coming is not None and (payload := coming.whole) is not None:
-                    await self._take_long(coming.kind, payload)
+                    with _blamed():
+                        await self._take_long(coming.kind, payload)
                     coming = payload = None  # a frame can be large: nothing here may keep it
                     if inside:
                         inside = False
@@ -275,6 +279,18 @@ class Link:
             self._hub.roster_from(self.peer, bytes(payload))
         else:
             await self._hub.frame(self.peer, payload)
+
+
+@contextlib.contextmanager
+def _blamed() -> Iterator[None]:
+    """Whatever goes wrong here is what the neighbour's words did: it is sent away, and the round of the others goes on."""
+    try:
+        yield
+    except CesarError:
+        raise
+    except Exception as error:
+        log.exception("what a neighbour sent made this peer fail")
+        raise Refusal(f"what it sent could not be read: {type(error).__name__}") from error
 
 
 def _refusal_of(body: memoryview) -> str:

@@ -134,6 +134,8 @@ class Reception:
             late = await self._engine.call(lambda node: node.receive(peer, payload))
         except RemoteProtocolError as error:
             count = self.refused(error)
+            if error.reason is Reason.FAULT:
+                raise Refusal(str(error)) from None
             if count > MOST_REFUSALS:
                 raise Refusal(f"it sent {count} frames that had to be refused; the last: {error}") from None
         else:

@@ -29,7 +29,7 @@ from typing import Self
 import numpy as np
 
 from cesar import memory
-from cesar.errors import ConfigError
+from cesar.errors import ConfigError, Reason
 from cesar.methods import SETTLE_ROUNDS, SETTLE_SHARE
 from cesar.node import Node
 from cesar.peer import roster as rosters
@@ -356,6 +356,8 @@ class AsyncPeer:
             for event in events:
                 if isinstance(event, FrameRejected):
                     self.reception.refused(event.error)
+                    if event.error.reason is Reason.FAULT:
+                        self.transport.cut_off(event.error.peer)
                 else:
                     outcome = event
             if out is not None:

@@ -129,6 +129,11 @@ class Transport:
                 return  # whoever does not read must not keep the others waiting
             await asyncio.sleep(0.01)
 
+    def cut_off(self, peer: NodeId) -> None:
+        """End the conversation with a neighbour; it may begin another."""
+        if peer in self.links:
+            self.links[peer].end()
+
     def forget_before(self, round_: RoundNo) -> None:
         """Drop frames of earlier rounds that have not begun to leave: nobody waits for them any more."""
         for link in self.links.values():

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from cesar.crypto.keys import Keyring, RoundId
-from cesar.errors import DataError, LocalProtocolError, RemoteProtocolError
+from cesar.errors import CesarError, DataError, LocalProtocolError, RemoteProtocolError
 from cesar.indices import codecs
 from cesar.methods import DPSGD, Cesar, Method, SecureAggregation
 from cesar.protocol.context import Context
@@ -160,7 +160,12 @@ class Engine:
         header, body = self._inbox.admit(sender, payload)
         late = header.attempt.round_ if self._inbox.is_over(header.attempt.round_) else None
         if body is not None and self._round is not None:
-            self._round.handle(sender, header.kind, body)
+            try:
+                self._round.handle(sender, header.kind, body)
+            except CesarError:
+                raise
+            except Exception as error:
+                raise RemoteProtocolError.fault(sender, error, header.attempt.round_) from error
             self._settle()
         return late
 

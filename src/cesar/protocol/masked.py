@@ -349,6 +349,8 @@ class MaskedRound:
                 self.handle(sender, Kind.SHARE, memoryview(body))
             except RemoteProtocolError as error:
                 self._rejected.append(error)
+            except Exception as error:  # noqa: BLE001  (as in `Engine.receive`)
+                self._rejected.append(RemoteProtocolError.fault(sender, error, self._context.attempt.round_))
 
     def _start_sharing(self) -> None:
         """Coordination is over: find the partners, and send to every receiver that is ready."""
