@@ -240,8 +240,9 @@ def test_settling_rounds_are_marked_and_tabled(settled, tmp_path):
     assert (full.settle_rounds, full.round_, full.settle_bytes) == (3, 4, pytest.approx(sent[-1]))
     (word,) = by_round["layout"]["annotations"]
     low, high = sorted((full.settle_bytes, secure.settle_bytes))
-    assert word["text"] == f"3 settling rounds, {low / 1000:.0f} to {high / 1000:.0f} kB per node"
-    assert word["text"] in page.text
+    words = word["text"].removeprefix("grey: ")
+    assert words == f"3 settling rounds, {low / 1000:.0f} to {high / 1000:.0f} kB per node"
+    assert f"In all: {words}." in page.text
     lines = {trace["name"]: trace for trace in by_settling["data"] if "name" in trace}
     values = [statistics.mean(rows[n]["accuracy"] for rows in seeds) for n in range(1, 5)]
     assert lines["full"]["x"] == [0, 1, 2, 3]
@@ -337,6 +338,15 @@ def test_other_metrics(tmp_path, metrics, heading, plots):
     assert heading in page.text
     assert len(page.specs) == plots
     assert page.row("secagg-full")[4] == "–"  # no D-PSGD to compare with
+
+
+def test_errors_have_a_spread_and_a_mean_model_too(tmp_path):
+    names = ("rmse", "rmse_spread", "mean_model_rmse")
+    page = read(invent(tmp_path / "out", SETTINGS, metrics=names), out=tmp_path)
+    heads = page.cells[page.cells.index("share") :][:4]
+    assert heads == ["share", "RMSE", "spread between nodes", "mean of all models"]
+    assert page.row("secure")[2:5] == ["0.5150 ± 0.0050", "0.5150", "0.5150"]
+    assert "nodes (RMSE)" in page.cells
 
 
 def test_a_diverged_run_is_a_gap_not_a_broken_page(tmp_path):

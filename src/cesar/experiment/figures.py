@@ -123,10 +123,12 @@ def _shaded(study: Study) -> Spec:
         return {}
     first, end = study.experiment.rounds, max(ends)
     area: Spec = {"type": "rect", "xref": "x", "x0": first, "x1": end, "yref": "paper", "y0": 0, "y1": 1}
-    word: Spec = {"text": settled_words(study), "x": first, "xanchor": "right", "y": 1, "yref": "paper"}
+    # At the left: the buttons are at the right.
+    word: Spec = {"text": f"grey: {settled_words(study)}", "xref": "paper", "x": 0, "xanchor": "left"}
+    word |= {"yref": "paper", "y": 1, "yanchor": "bottom", "showarrow": False}
     return {
         "shapes": [{**area, "fillcolor": "css:soft/30", "line": {"width": 0}, "layer": "below"}],
-        "annotations": [{**word, "yanchor": "bottom", "showarrow": False, "font": {"color": "css:soft"}}],
+        "annotations": [{**word, "font": {"color": "css:soft"}}],
     }
 
 

@@ -100,7 +100,7 @@ def _curves(study: Study, colours: dict[str, int]) -> list[Figure]:
         Figure(
             title=f"{metric.name} by round",
             caption=f"Test set, mean over nodes. {better} is better; lines that coincide learn equally fast. "
-            f"{_legend(study)}{f' Grey: {settled}, without training.' if settled else ''}",
+            f"{_legend(study)}{f' {settled[:1].upper()}{settled[1:]}, without training, are grey.' if settled else ''}",
             spec=curves(study, colours, rounds, metric),
             wide=True,
         ),
@@ -121,7 +121,7 @@ def _curves(study: Study, colours: dict[str, int]) -> list[Figure]:
         found.append(Figure(title="Test loss by round", caption=caption, spec=spec))
     if any(settling(study, method) for method in study.methods):
         spec = curves(study, colours, Axis(key="settle_round", name="settling round"), metric)
-        caption = "Averaging without training, from the end of training (0) on: nodes come to the mean of all models."
+        caption = f"Averaging without training, from the end of training (0) on. {settling_note(study)}"
         found.insert(
             1, Figure(title=f"{metric.name} by settling round", caption=caption, spec=spec, wide=True)
         )
