@@ -1,10 +1,14 @@
 """Files that are whole or not there: written beside their place, made durable, and moved into it.
 
-Whoever is killed while writing leaves the old file as it was.
+Whoever is killed while writing leaves the old file as it was, and a draft, which the next writer removes. A draft is
+locked while somebody writes it, so that of two writers none removes the other's.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import glob
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,16 +22,31 @@ def replacing(path: Path, *, mode: int = 0o644) -> Iterator[Path]:
     Args:
         mode: the rights of the file from its first byte on; secrets are 0o600.
     """
+    _sweep(path)
     draft = path.with_name(f".{path.name}.{os.getpid()}.new")
     draft.unlink(missing_ok=True)
-    os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
+    held = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
+        fcntl.flock(held, fcntl.LOCK_EX)
         yield draft
         _sync(draft)
         draft.replace(path)
         _sync(path.parent)
     finally:
         draft.unlink(missing_ok=True)
+        os.close(held)
+
+
+def _sweep(path: Path) -> None:
+    """Remove drafts that nobody writes any more."""
+    for draft in path.parent.glob(f".{glob.escape(path.name)}.*.new"):
+        with contextlib.suppress(OSError):
+            held = os.open(draft, os.O_RDONLY)
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                draft.unlink()
+            finally:
+                os.close(held)
 
 
 def write(path: Path, content: str | bytes, *, mode: int = 0o644) -> None:

@@ -45,3 +45,19 @@ def test_what_a_killed_process_left_is_no_obstacle(tmp_path):
     (tmp_path / name).write_text("left behind")
     files.write(path, "new")
     assert path.read_text() == "new"
+
+
+def test_drafts_of_killed_processes_are_swept_and_those_of_others_are_not(tmp_path):
+    path = tmp_path / "note"
+    for pid in (1, 4242, 99999999):
+        (tmp_path / f".note.{pid}.new").write_text("left behind")
+    (tmp_path / ".notebook.1.new").write_text("not ours")
+    with files.replacing(path) as draft:
+        other = tmp_path / ".note.7.new"
+        draft.write_text("mine")
+        draft.rename(other)  # as if another process were writing it
+        files.write(path, "new")
+        assert other.read_text() == "mine"
+        other.rename(draft)
+    assert path.read_text() == "mine"
+    assert sorted(item.name for item in tmp_path.iterdir()) == [".notebook.1.new", "note"]

@@ -1,6 +1,7 @@
 """What a neighbour may say before it is sent away, and who learns of it."""
 
 import asyncio
+import json
 
 import networkx as nx
 import pytest
@@ -110,5 +111,32 @@ def test_frames_wait_for_the_first_model(network):
         desk.begin()
         assert await waiting == desk.engine.node.largest_frame(desk.membership.hood)
         await desk.engine.close()
+
+    asyncio.run(story())
+
+
+def test_a_flood_of_bad_frames_does_not_fill_the_log(network, caplog):
+    async def story():
+        desk = Desk(network)
+        for _ in range(1000):
+            desk.reception.refused(bad(2, Reason.DUPLICATE))
+        desk.reception.refused(bad(0, Reason.DUPLICATE))
+
+    asyncio.run(story())
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == reception.MOST_LINES + 2
+    assert lines[-2] == "node 2: no more about its frames for a minute"
+    assert "frame from node 0" in lines[-1]
+
+
+@pytest.mark.parametrize(
+    "changed", [{"cesar": "\ud800"}, {"purpose": "\udfff"}, {"time": float("nan")}, {"time": float("inf")}]
+)
+def test_a_greeting_that_cannot_be_shown_is_refused(network, changed):
+    async def story():
+        desk = Desk(network)
+        words = {**json.loads(desk.greeting(2).to_bytes()), **changed}
+        with pytest.raises(Refusal, match="its hello cannot be read"):
+            desk.reception.meet(2, json.dumps(words).encode())
 
     asyncio.run(story())

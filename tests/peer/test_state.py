@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
+import networkx as nx
+import numpy as np
 import pytest
 
 from cesar.errors import ConfigError, LocalProtocolError
+from cesar.peer import state as states
+from cesar.peer.runtime import AsyncPeer
 from cesar.peer.state import State, StateFile
+from support.lan import make_network
 
 WRITER = textwrap.dedent(
     """
@@ -155,3 +161,31 @@ def test_a_counter_never_goes_back(field, tmp_path):
 def test_only_its_owner_reads_it(tmp_path):
     StateFile(tmp_path / "state.json").change(attempts=1)
     assert (tmp_path / "state.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_restored_machine_draws_other_bytes(monkeypatch):
+    """Its counters and its random generator are as they were; the time of day is not."""
+    monkeypatch.setattr(os, "urandom", bytes)
+    clock = iter(range(10**18, 10**18 + 10))
+    monkeypatch.setattr(states.time, "time_ns", lambda: next(clock))
+    monkeypatch.setattr(states.time, "monotonic_ns", lambda: 5)
+    first, second = (states.fresh_entropy(3, 7)(32) for _ in range(2))
+    assert first != second
+
+
+def test_what_another_process_wrote_before_the_lock_counts(tmp_path):
+    """A peer that was loaded, and waited for the other process to end, goes on behind it."""
+    network = make_network(tmp_path / "net", nx.complete_graph(3))
+    folder = network.folder / "peer-1"
+
+    async def story():
+        peer = AsyncPeer.load(folder)
+        StateFile(folder / states.FILE).change(attempts=40, next_round=50, roster=1)
+        await peer.start()
+        assert peer.next_round == 50
+        report = await peer.average_vector(np.zeros(4, np.float32))
+        await peer.close()
+        return report
+
+    assert asyncio.run(story()).round == 50
+    assert StateFile(folder / states.FILE).state == State(attempts=41, next_round=51, roster=1)

@@ -1,8 +1,14 @@
 """What a peer's own page says."""
 
+import asyncio
+import http.client
+
+import networkx as nx
 import pytest
 
-from cesar.peer.status import _page
+from cesar.peer.runtime import AsyncPeer
+from cesar.peer.status import StatusPage, _is_here, _page, _split
+from support.lan import edit, free_ports, make_network
 
 NEAR = {
     "id": 2,
@@ -38,6 +44,48 @@ def test_the_page_sums_up_and_escapes():
     )
     assert "<p>test loss 0.1235, accuracy 0.5</p>" in page
     assert "<td>2 a &amp; b<td class=up>up<td class=n>7<td></tr>" in page
+
+
+def test_half_characters_do_not_break_the_page():
+    page = _page({**NOW, "neighbours": [{**NEAR, "last_error": "\ud800"}]})
+    assert b"<td>?</tr>" in page.encode(errors="replace")
+
+
+@pytest.mark.parametrize(
+    "name, here",
+    [
+        ("localhost:7500", True), ("127.0.0.1:7500", True), ("[::1]:7500", True), ("[::1]", True), ("localhost", True),
+        ("evil.example:7500", False), ("10.0.0.1", False), ("", False), ("[", False), ("localhost.evil.example", False),
+    ],
+)  # fmt: skip
+def test_whom_the_page_answers(name, here):
+    assert _is_here(_split(name)[0]) is here
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+def test_the_page_is_served_to_those_who_ask_for_this_machine(host, tmp_path):
+    network = make_network(tmp_path / "net", nx.complete_graph(3))
+    folder, port = network.folder / "peer-1", free_ports(1)
+    edit(folder, r"\[peer\]", f'[peer]\nstatus = "{host}:{port}"')
+
+    async def story():
+        page = StatusPage(AsyncPeer.load(folder))
+        try:
+            return [await asyncio.to_thread(ask, host, port, name) for name in (None, "evil.example")]
+        finally:
+            page.close()
+
+    assert asyncio.run(story()) == [200, 403]
+
+
+def ask(host, port, name):
+    headers = {} if name is None else {"Host": name}
+    connection = http.client.HTTPConnection(host.strip("[]"), port, timeout=10)
+    try:
+        connection.request("GET", "/status.json", headers=headers)
+        return connection.getresponse().status
+    finally:
+        connection.close()
 
 
 def test_before_the_first_round_nothing_is_shared_or_shown():

@@ -7,7 +7,6 @@ first it is durable, then it counts. A peer never goes back to an older one.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from cesar.peer.chunks import Refusal
 from cesar.peer.claims import read_authority
 from cesar.peer.identity import Identity
 from cesar.peer.roster import FILE, Roster
-from cesar.peer.state import StateFile
+from cesar.peer.state import StateFile, fresh_entropy
 from cesar.topology import Neighbourhood
 from cesar.types import NodeId
 
@@ -111,7 +110,7 @@ class Membership:
                 known[peer] = identity.keys.agree(members[peer].agreement_key, session)
             return known[peer]
 
-        return Keyring(static, lambda _: os.urandom(32))
+        return Keyring(static, lambda _: fresh_entropy(identity.id, self._state.state.attempts)(32))
 
     def _place(self, roster: Roster) -> Neighbourhood:
         hood = roster.hood(self._identity.id)

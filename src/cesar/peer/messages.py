@@ -121,6 +121,9 @@ class Hello:
         """Keys beside the known ones are for later releases, and passed over."""
         try:
             words = json.loads(data)
+            json.dumps(
+                words, ensure_ascii=False, allow_nan=False
+            ).encode()  # no half characters, no time that is none
         except (ValueError, RecursionError):
             words = None
         match words:

@@ -23,6 +23,9 @@ log = logging.getLogger("cesar.peer")
 MOST_REFUSALS = 200
 """A neighbour that sent so many bad frames in one conversation is sent away."""
 
+MOST_LINES = 100
+"""So many lines are logged in a minute about bad and late frames of one neighbour."""
+
 ROUNDS_PER_SECOND, ROUNDS_AT_ONCE = 10, 1_000_000
 """No network has done more rounds than so many for each second since it was founded, and so many beside that."""
 
@@ -51,6 +54,9 @@ class Reception:
         self._greeting, self._transcript = greeting, transcript
         self._liveness, self._membership, self._engine, self._pace = liveness, membership, engine, pace
         self._changed = asyncio.Event()
+        self._lines: dict[
+            NodeId, tuple[float, int]
+        ] = {}  # since when how many lines about each neighbour's frames
 
     def forget_changes(self) -> None:
         """From here on, `change` waits for something new."""
@@ -140,7 +146,11 @@ class Reception:
                 raise Refusal(f"it sent {count} frames that had to be refused; the last: {error}") from None
         else:
             if late is not None:
-                log.info("a frame of round %d from node %d was ignored: that round is over", late, peer)
+                self._log(
+                    logging.INFO,
+                    f"a frame of round {late} from node {peer} was ignored: that round is over",
+                    peer,
+                )
                 return
             self._liveness.heard(peer)
         self._pace.heard(came)
@@ -148,5 +158,16 @@ class Reception:
 
     def refused(self, error: RemoteProtocolError) -> int:
         """A frame of a neighbour could not be taken in; returns how many such there were."""
-        log.warning("%s", error, extra={"peer_id": error.peer, "reason": error.reason.value})
+        self._log(logging.WARNING, str(error), error.peer, reason=error.reason.value)
         return self._liveness.blamed(error.peer, str(error), harmless=error.reason in HARMLESS)
+
+    def _log(self, level: int, line: str, peer: NodeId, **extra: str) -> None:
+        """Say what is wrong with a frame; of a neighbour that floods this peer with bad ones not every time."""
+        since, count = self._lines.get(peer, (0.0, 0))
+        if time.monotonic() - since > 60.0 or not count:
+            since, count = time.monotonic(), 0
+        self._lines[peer] = since, count + 1
+        if count < MOST_LINES:
+            log.log(level, "%s", line, extra={"peer_id": peer, **extra})
+        elif count == MOST_LINES:
+            log.warning("node %d: no more about its frames for a minute", peer, extra={"peer_id": peer})

@@ -174,6 +174,9 @@ class AsyncPeer:
             ConfigError: another process runs this peer, or has its port.
         """
         self._locked.callback(os.close, states.lock(self.config.folder))
+        self._state.reload()  # another process may have run this peer since it was read
+        first = self._state.state.next_round
+        self.liveness.mine = Status(first, first, self.liveness.mine.mode)
         self.membership.remember()
         self._pace.start(time.monotonic())
         try:

@@ -8,6 +8,7 @@ import json
 import operator
 import os
 import struct
+import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -25,8 +26,8 @@ class State:
 
     Attributes:
         attempts: how many rounds were begun, ever, whether they ended or not. It goes into the entropy of every
-            round, so even a machine that is restored from a snapshot with its random generator in an old state does
-            not make a mask twice.
+            round, with the time of day: a machine that is restored from a snapshot has its counters and its random
+            generator in an old state, and only the time is another.
         next_round: no round below this one is ever begun again.
         roster: the newest version of the roster that was seen.
     """
@@ -41,6 +42,10 @@ class StateFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self.state = self._read()
+
+    def reload(self) -> None:
+        """Read it again, now that nobody else writes it."""
         self.state = self._read()
 
     def change(self, **fields: int) -> None:
@@ -95,8 +100,9 @@ def _parse(text: str) -> State:
 
 
 def fresh_entropy(node: NodeId, attempt: int) -> Entropy:
-    """Randomness of the system, bound to a counter that never goes back: two attempts never share a byte stream."""
-    key = hashlib.sha512(b"cesar attempt" + struct.pack("<IQ", node, attempt) + os.urandom(64)).digest()
+    """Randomness of the system, bound to the time and to a counter that goes up: two attempts never share a byte stream."""
+    label = struct.pack("<IQQQ", node, attempt, time.time_ns(), time.monotonic_ns())
+    key = hashlib.sha512(b"cesar attempt" + label + os.urandom(64)).digest()
     stream = hashlib.shake_256(key)
     drawn = 0
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -114,14 +115,32 @@ class _Metrics:
         ]
 
 
+class _Server6(ThreadingHTTPServer):
+    address_family = socket.AF_INET6
+
+
+def _split(address: str) -> tuple[str, str]:
+    """Host and port; an address of version 6 stands in brackets."""
+    host, _, port = address.rpartition(":") if not address.endswith("]") else (address, "", "")
+    return (host or address).strip("[]"), port
+
+
+def _is_here(host: str) -> bool:
+    """Whether a name or an address is that of this machine, as this machine calls itself."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 class StatusPage:
     """Serves on the address that peer.toml gives, from a thread of its own."""
 
     def __init__(self, peer: AsyncPeer) -> None:
         address = peer.config.tables.peer.status
         assert address is not None
-        host, _, port = address.rpartition(":")
-        if host != "localhost" and not ipaddress.ip_address(host).is_loopback:
+        host, port = _split(address)
+        if not _is_here(host):
             raise ConfigError(
                 f"peer.status: {host} is not this machine; the page has no password, so use 127.0.0.1 and a tunnel"
             )
@@ -132,9 +151,15 @@ class StatusPage:
             timeout = 5
 
             def do_GET(self) -> None:
+                # A page from elsewhere can give its own name this machine's address, and then ask as if it were ours.
+                if not _is_here(_split(self.headers.get("Host", "localhost"))[0]):
+                    self.send_error(403)
+                    return
                 match self.path:
                     case "/":
-                        self._answer("text/html; charset=utf-8", _page(snapshot(peer)).encode())
+                        self._answer(
+                            "text/html; charset=utf-8", _page(snapshot(peer)).encode(errors="replace")
+                        )
                     case "/status.json":
                         self._answer("application/json", json.dumps(snapshot(peer)).encode())
                     case "/metrics":
@@ -153,7 +178,7 @@ class StatusPage:
                 """Nobody needs to know who looks at the page."""
 
         try:
-            self._server = ThreadingHTTPServer((host, int(port)), Handler)
+            self._server = (_Server6 if ":" in host else ThreadingHTTPServer)((host, int(port)), Handler)
         except OSError as error:
             raise ConfigError(
                 f"peer.status: cannot listen on {address} ({error.strerror}); choose another"
