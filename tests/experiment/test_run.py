@@ -355,7 +355,7 @@ def test_a_matched_share_is_that_of_training(tmp_path):
     tables = {**SHARDS, "rounds": 2, "settle_rounds": 2, "match_share": True, "method": method}
     ours, plain = run.execute(config.parse(tables), tmp_path)
     assert ours["shared"] > 0.1
-    assert ours["before_settling"]["shared"] < 0.08
+    assert ours["before_settling"]["shared"] < ours["shared"] - 0.05
     assert plain["before_settling"]["shared"] == pytest.approx(ours["before_settling"]["shared"], rel=0.01)
 
 

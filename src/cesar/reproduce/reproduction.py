@@ -55,8 +55,8 @@ class Reproduction:
         needs: datasets, by scale.
         takes: about how long it takes on two cores of its own: smoke as measured in time of the processor, the others
             from the measured time of one run (40 s on CIFAR-10) and of an SGD step (130 a second) times their number. A
-            medium run on CIFAR-10 has 57,600 steps, seven minutes, and two for its tests; one on MovieLens is taken
-            as long.
+            medium run on CIFAR-10 has 57,600 steps, over seven minutes, and its tests took as long as its training in
+            the first run; one on MovieLens is taken to be as long.
         experiments: scale → tables of experiments by part, which are compared with one another.
         counting: scale → byte counts.
         count_pair: how the byte counts read.

@@ -42,7 +42,7 @@ def _over_datasets(sparsifier: str, place: str, name: str, smoke: str) -> Reprod
         brief=f"{name} over datasets",
         what=f"CESAR against D-PSGD with {name}, over datasets",
         needs=needs("cifar10, movielens", ", ".join(PAPER)),
-        takes=takes(smoke, "8 min", "3 h", "weeks, with a GPU"),
+        takes=takes(smoke, "8 min", "5 h", "weeks, with a GPU"),
         experiments=partial(_experiments, sparsifier),
         published=partial(_published, sparsifier),
     )

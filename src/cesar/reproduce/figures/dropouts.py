@@ -71,7 +71,7 @@ DROPOUTS = Reproduction(
     brief="nodes that crash",
     what="0, 10 and 20 % of the nodes crash after the coordination: accuracy, bytes, time",
     needs=needs("cifar10"),
-    takes=takes("4 s", "7 min", "3 h", "2 weeks"),
+    takes=takes("4 s", "7 min", "5 h", "2 weeks"),
     experiments=experiments,
     published=_published,
     claims=(Claim(title="Dropouts cost at most a fraction of a point", check=_cost),),

@@ -26,6 +26,6 @@ MASKING = Reproduction(
     brief="s = 1, 2, 3",
     what="s = 1, 2, 3 at a constant 30 % shared",
     needs=needs("cifar10"),
-    takes=takes("6 s", "13 min", "5 h", "3 weeks"),
+    takes=takes("6 s", "13 min", "8 h", "3 weeks"),
     experiments=experiments,
 )
