@@ -11,8 +11,8 @@ PAPER = {0: 72.42, 10: 72.06, 20: 71.51}
 """Percent of crashes → accuracy in %, as printed; without the add-on where nobody crashes."""
 
 SLOWER = (
-    " So the claim does not hold in so few rounds: with every crash most of a round's mixing is lost, and training is slower; "
-    "design/008-dropouts-in-few-rounds.md says why, and that the difference becomes smaller in longer runs."
+    " These are tests right after a round in which some nodes were not mixed, which is most of the difference; see "
+    "design/008-dropouts-in-few-rounds.md. The medium scale tests after rounds without crashes."
 )
 
 

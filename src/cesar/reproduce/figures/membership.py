@@ -54,8 +54,8 @@ def _pair(known: dict[str, float], part: str, saved: Saved) -> Pair:
         series.append(Series(name=title, x=x, y=[one["auc"] for one in sums], error=errors))
     return Pair(
         title=f"Membership inference, {part}",
-        caption="Area under the ROC curve, mean over victims ± standard error; 0.5 is guessing. Masked methods show "
-        "a neighbour the mean of all only.",
+        caption="Area under the ROC curve, mean over victims ± standard error; 0.5 is guessing. A neighbour "
+        "has sums of several; `cesar attack leakage` says what sums of many rounds give away.",
         axes=("models in the sum", "area under the ROC curve"),
         series=series,
         heads=("method", "one model", "mean of all", "difference", "paper", "what a neighbour has"),
