@@ -1,4 +1,4 @@
-"""Its place makes `tests/` importable: what test modules share lies in `support`."""
+"""Fixtures; what test modules share lies in `support` (pyproject.toml makes `tests/` importable)."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor

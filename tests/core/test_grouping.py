@@ -158,12 +158,12 @@ def test_a_recipe_in_words():
     table = {0: ((2, 3),), 1: ((2, 3, 4),)}
     assert describe([1, 0], exposed(table, [0, 1])) == (
         "nodes 0 and 1 together can compute node 4's value: "
-        "minus the sum over 2 and 3 at 0 plus the sum over 2, 3 and 4 at 1"
+        "the sum over 2, 3 and 4 at 1 minus the sum over 2 and 3 at 0"
     )
     cycle = {0: ((3, 4),), 1: ((4, 5),), 2: ((3, 5),)}
     assert describe([0, 1, 2], exposed(cycle, [0, 1, 2])) == (
         "nodes 0, 1 and 2 together can compute node 3's value: 1/2 times the sum over 3 and 4 at 0 "
-        "minus 1/2 times the sum over 4 and 5 at 1 plus 1/2 times the sum over 3 and 5 at 2"
+        "plus 1/2 times the sum over 3 and 5 at 2 minus 1/2 times the sum over 4 and 5 at 1"
     )
 
 
