@@ -124,7 +124,8 @@ def test_who_comes_late_joins_the_next_settling_round(network):
             rows = models()
             for peer in peers:
                 slow_down(peer, 0.1)
-            others = [asyncio.ensure_future(peer.settle(rows[peer.id], rounds=30)) for peer in peers]
+            others = [asyncio.ensure_future(peer.settle(rows[peer.id], rounds=15)) for peer in peers]
+            await until(lambda: all(peer.totals.rounds >= 2 for peer in peers))
             late = AsyncPeer.load(network.folder / "peer-3")
             try:
                 await late.start()
