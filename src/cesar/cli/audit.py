@@ -41,7 +41,7 @@ Coalitions = Annotated[
 Statement = Annotated[
     Path | None, typer.Option("--report", help="Write a page for a data-protection officer.")
 ]
-AtLeast = Annotated[int | None, typer.Option(min=1, help="Masks that a value must carry (s); default 1.")]
+MasksOrNone = Annotated[int | None, typer.Option(min=1, help="Masks that a value must carry (s); default 1.")]
 
 
 def command(
@@ -49,7 +49,7 @@ def command(
     topology: Annotated[str, typer.Option(help=f"Who averages with whom: {graphs.SHORT}.")] = "regular:6",
     nodes: Nodes = 48,
     graph: EdgeList = None,
-    masks: AtLeast = None,
+    masks: MasksOrNone = None,
     strict: Strict = False,
     group_size: GroupSize = None,
     planned_groups: Planned = True,

@@ -23,10 +23,18 @@ from cesar.protocol.plain import PlainRound
 from cesar.protocol.round import Round
 from cesar.topology import Neighbourhood
 from cesar.types import Buffer, Entropy, NodeId, RoundNo
+from cesar.wire import Kind
 
 
 def _unified(method: Method) -> Cesar | DPSGD:
     return method.as_cesar() if isinstance(method, SecureAggregation) else method
+
+
+def _early_kinds(method: Cesar | DPSGD) -> frozenset[Kind]:
+    """What can come before this node begins: where receivers tell terms, all but announcements answers its own."""
+    if isinstance(method, DPSGD):
+        return frozenset((Kind.PLAIN_SHARE,))
+    return frozenset((Kind.ANNOUNCE,) if method.has_terms else (Kind.ANNOUNCE, Kind.SHARE))
 
 
 class Engine:
@@ -70,6 +78,7 @@ class Engine:
         # Values of 4 bytes, and an index set; relay frames can be larger (see begin_round).
         self._largest_share = 4 * size + codecs.longest(size) + 65536
         self._inbox = Inbox(node, session, RoundNo(first_round), self._largest_share)
+        self._inbox.early_kinds = _early_kinds(self._method)
         self._continuity = continuity or Continuity()
         self._round: Round | None = None
         self._own: Contribution | None = None
@@ -87,6 +96,7 @@ class Engine:
         if isinstance(chosen, Cesar) != isinstance(self._method, Cesar):
             raise LocalProtocolError("a network cannot change between masked and plain averaging")
         self._method = chosen
+        self._inbox.early_kinds = _early_kinds(chosen)
 
     def begin_round(
         self,

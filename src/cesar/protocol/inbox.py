@@ -11,9 +11,14 @@ EARLY_ROUNDS = 1
 
 
 class Inbox:
-    """Checks what every frame must satisfy, keeps those of the next round, and passes over late ones."""
+    """Checks what every frame must satisfy, keeps those of the next round, and passes over late ones.
+
+    Attributes:
+        early_kinds: what an honest node can send to one that has not begun the round yet.
+    """
 
     def __init__(self, node: NodeId, session: bytes, first_round: RoundNo, largest_frame: int) -> None:
+        self.early_kinds = frozenset(Kind)
         self._node, self._session = node, session
         self.largest_frame = largest_frame
         self._expected = first_round  # the current round, or before the first one the round to come
@@ -71,6 +76,9 @@ class Inbox:
             raise RemoteProtocolError(
                 sender, Reason.TOO_EARLY, f"this node takes frames up to round {ahead}", round_
             )
+        if kind not in self.early_kinds:
+            detail = f"a {kind.name.lower()} to a node that has said nothing in its round yet"
+            raise RemoteProtocolError(sender, Reason.UNEXPECTED, detail, round_)
         if (sender, kind) in self._early:
             raise RemoteProtocolError(sender, Reason.DUPLICATE, f"a second {kind.name.lower()}", round_)
         self._early[sender, kind] = (round_, bytes(payload))  # a transport may reuse its buffer
