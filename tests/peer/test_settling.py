@@ -117,7 +117,9 @@ def test_another_share_is_another_sum(network):
     on_loop(scene())
 
 
-def test_who_comes_late_joins_the_next_settling_round(network):
+def test_who_comes_late_joins_the_next_settling_round(tmp_path):
+    network = make_network(tmp_path / "quick", nx.complete_graph(PEERS), METHOD)
+
     async def scene():
         rest = [0, 1, 2, 4]
         async with running(network, rest) as peers:
