@@ -21,7 +21,7 @@ help:  ## Show what can be made
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	touch $@
 
-demo: .venv/sim  ## Train 16 nodes on handwritten digits in eight ways and write a report page
+demo: .venv/sim  ## Train 16 nodes on handwritten digits in ten ways and write a report page
 	$(BIN)/cesar demo
 
 test: .venv/stamp browser lint docs  ## Lint, check types and layers, run the tests

@@ -12,10 +12,10 @@ from dataclasses import replace
 import numpy as np
 
 from cesar import ring
-from cesar.crypto.keys import Attempt, Keyring
+from cesar.crypto.keys import Keyring, RoundId
 from cesar.indices import IndexSet
 from cesar.methods import DPSGD, Cesar, Method, SecureAggregation
-from cesar.protocol import Contribution, Deadlines, Engine, Event, Outbound
+from cesar.protocol import Continuity, Contribution, Deadlines, Engine, Event, Outbound
 from cesar.sparsify import AnySparsifier, CoordinatedSubsampling, FullSharing, RandomSubsampling
 from cesar.topology import Neighbourhood
 from cesar.types import Buffer, Entropy, NodeId, RoundNo, Vector
@@ -38,7 +38,7 @@ def receiver_decides(method: Method) -> bool:
     return (method if isinstance(method, Cesar) else method.as_cesar()).receiver_decides
 
 
-def drawn_towards(method: Method, receiver: NodeId, attempt: Attempt, size: int) -> IndexSet:
+def drawn_towards(method: Method, receiver: NodeId, attempt: RoundId, size: int) -> IndexSet:
     """What is drawn for a receiver where nobody selects: all positions at which anything may be sent to it."""
     chosen = sparsifier_of(method)
     if isinstance(chosen, CoordinatedSubsampling):
@@ -81,6 +81,7 @@ class Node:
         session: 16 bytes that name the network and the run.
         keys: this node's keys; D-PSGD needs none.
         tensors: the sizes of the model's tensors, each of which gets a scale of its own; by default it is one.
+        continuity: which members were in the last sums; a driver that replaces a node hands it on.
         scale_bits: announcements of values over 2^this times the own are refused; see `Engine`.
     """
 
@@ -94,6 +95,7 @@ class Node:
         keys: Keyring | None = None,
         first_round: int = 0,
         tensors: Sequence[int] | None = None,
+        continuity: Continuity | None = None,
         scale_bits: int | None = None,
     ) -> None:
         self.id = node
@@ -106,6 +108,7 @@ class Node:
             keys=keys,
             first_round=first_round,
             tensors=tensors,
+            continuity=continuity,
             scale_bits=scale_bits,
         )
         self.ledger = Ledger()

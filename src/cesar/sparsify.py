@@ -11,7 +11,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 
 from cesar import bits, memory
-from cesar.crypto.keys import SEED_BYTES, Attempt, hkdf_expand_block
+from cesar.crypto.keys import SEED_BYTES, RoundId, hkdf_expand_block
 from cesar.crypto.subsample import expand_seed
 from cesar.errors import ConfigError, DataError, EncodingError
 from cesar.indices import Code, IndexSet, decode, encode
@@ -85,7 +85,7 @@ class RandomSubsampling:
         return IndexSet.from_seed(entropy(SEED_BYTES), len(vector), self.alpha)
 
     def in_turns(
-        self, receiver: NodeId, attempt: Attempt, size: int, groups: int
+        self, receiver: NodeId, attempt: RoundId, size: int, groups: int
     ) -> Callable[[int], BitWords]:
         """What the fixed groups of a receiver send it in this round: number of a group → its positions.
 
@@ -138,7 +138,7 @@ class CoordinatedSubsampling:
     def __post_init__(self) -> None:
         _check_alpha(self.alpha)
 
-    def select_for(self, receiver: NodeId, attempt: Attempt, size: int) -> IndexSet:
+    def select_for(self, receiver: NodeId, attempt: RoundId, size: int) -> IndexSet:
         """The set that everybody uses towards `receiver` in this round."""
         label = b"cesar coordinated" + struct.pack("<II", attempt.round_, receiver)
         seed = hkdf_expand_block(attempt.session, label)[:SEED_BYTES]

@@ -13,7 +13,7 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from cesar.crypto.keys import Attempt
+from cesar.crypto.keys import RoundId
 from cesar.errors import ConfigError, PrivacyError
 from cesar.types import NodeId
 
@@ -58,7 +58,7 @@ class Neighbourhood:
             table[pair] = tuple(r for r in self.view if j in self.views[r])
         return table
 
-    def relay(self, i: NodeId, j: NodeId, attempt: Attempt) -> NodeId | None:
+    def relay(self, i: NodeId, j: NodeId, attempt: RoundId) -> NodeId | None:
         """The common neighbour that relays between i and j in this round; None if they are neighbours.
 
         A hash spreads the load over the common neighbours; everybody who needs to know computes the same.

@@ -37,7 +37,7 @@ from cesar.crypto.keys import (
     SEED_BYTES,
     SESSION_BYTES,
     VERSION,
-    Attempt,
+    RoundId,
 )
 from cesar.errors import EncodingError
 from cesar.ring import EXPONENT_BIAS, exponents_to_bytes
@@ -64,7 +64,7 @@ class Header:
     """Who sent what kind of frame, in which round of which session."""
 
     kind: Kind
-    attempt: Attempt
+    attempt: RoundId
     sender: NodeId
 
     def to_bytes(self) -> bytes:
@@ -104,7 +104,7 @@ def read_header(payload: Buffer) -> tuple[Header, memoryview]:
         known = Kind(kind)
     except ValueError:
         raise EncodingError(f"there is no frame kind {kind}") from None
-    attempt = Attempt(session=session, round_=RoundNo(round_))
+    attempt = RoundId(session=session, round_=RoundNo(round_))
     return Header(kind=known, attempt=attempt, sender=NodeId(sender)), view[HEADER_BYTES:]
 
 

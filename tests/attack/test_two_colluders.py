@@ -9,7 +9,7 @@ import pytest
 import cesar
 from cesar.audit import audit, groups
 from cesar.audit.transcript import Recorder, attack, exchange_of
-from cesar.crypto.keys import Attempt
+from cesar.crypto.keys import RoundId
 from cesar.errors import PrivacyError
 from cesar.grouping import coalitions, exposed
 from cesar.sim.secrets import Secrets
@@ -131,7 +131,7 @@ def test_a_sum_that_falls_into_parts():
     pairs = [(x, y) for x in (i, j) for y in (k, l)]
 
     def relayed_by_q(round_):
-        attempt = Attempt(session=SESSIONS[0], round_=round_)
+        attempt = RoundId(session=SESSIONS[0], round_=round_)
         return all(hood.relay(x, y, attempt) == q for x, y in pairs)
 
     round_ = next(filter(relayed_by_q, range(1000)))

@@ -211,15 +211,12 @@ def test_groups_of_a_network_and_of_a_change(tmp_path):
     """After a join the totals before and after give the newcomer away to each of its neighbours."""
     net = tmp_path / "net"
     call("network", "init", "--peers", 12, "--topology", "regular:6", "--seed", 1, "--out", net)
-    text = '[method]\nname = "cesar"\nsparsifier = "random"\nshare = 0.3\ngroup_size = 3\n'
-    (net / "network.toml").write_text(text)
     before = tmp_path / "before.json"
     before.write_bytes((net / "roster.json").read_bytes())
     roster = Roster.load(before, (net / "ca" / "ca.pem").read_bytes())
     found = read("audit", net, "--collusion", 1)
     assert (found["rounds"], found["exposed"]) == ("all", False)
-    table = groups(roster.graph, 3, network=roster.network_id, draws=getattr(roster, "draws", None))
-    assert found["groups"] == {str(r): [list(g) for g in sets] for r, sets in table.items()}
+    assert found["groups"] == {str(r): [list(g) for g in sets] for r, sets in roster.groups.items()}
     site = tmp_path / "clinic"
     call(
         "peer",
@@ -246,6 +243,9 @@ def test_groups_of_a_network_and_of_a_change(tmp_path):
     assert not read("audit", net, "--collusion", 1)["exposed"]
     with pytest.raises(CesarError, match="older roster of the same network"):
         call("audit", net, "--since", net / "roster.json")
+    network_settings(net, "")
+    with pytest.raises(CesarError, match="peers refuse this"):
+        call("audit", net)
 
 
 def network_settings(folder, text):

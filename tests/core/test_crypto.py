@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from cesar import bits, ring
 from cesar.crypto.keys import (
     EPOCH_ROUNDS,
-    Attempt,
     KeyPair,
     Keyring,
     MaskKey,
     PairSecret,
+    RoundId,
     hkdf_extract,
     mask_key,
 )
@@ -236,7 +236,7 @@ class Label:
         order = -1 if swapped else 1
         return mask_key(
             PairSecret(self.secret),
-            Attempt(session=self.session, round_=self.round_),
+            RoundId(session=self.session, round_=self.round_),
             nodes=(self.low, self.high)[::order],
             seeds=(self.seed_low, self.seed_high)[::order],
             receiver=self.receiver,
@@ -378,7 +378,7 @@ def group_keys(partners, receiver):
     members = {i for i, _ in partners}
     pairs = {i: key_pair(i) for i in members}
     seeds = {i: SEEDS.bytes(16, "seed", i) for i in members}
-    attempt = Attempt(session=SESSION, round_=5)
+    attempt = RoundId(session=SESSION, round_=5)
     return {
         (i, j): mask_key(
             pairs[i].agree(pairs[j].public, SESSION),

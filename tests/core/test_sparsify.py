@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from cesar import bits
-from cesar.crypto.keys import Attempt
+from cesar.crypto.keys import RoundId
 from cesar.errors import ConfigError, EncodingError
 from cesar.indices import Code, IndexSet, decode, encode
 from cesar.seeds import SeedTree
@@ -37,7 +37,7 @@ def no_entropy(count):
 
 
 def attempt(round_=0, session=b"s" * 16):
-    return Attempt(session=session, round_=round_)
+    return RoundId(session=session, round_=round_)
 
 
 # ── settings ────────────────────────────────────────────────────────────────────────────────────────────

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cesar.crypto.keys import Attempt
+from cesar.crypto.keys import RoundId
 from cesar.errors import ConfigError, PrivacyError
 from cesar.topology import check_degrees, check_graph, neighbourhoods
 
@@ -16,7 +16,7 @@ SESSION = b"0123456789abcdef"
 
 
 def attempt(round_=0, session=SESSION):
-    return Attempt(session=session, round_=round_)
+    return RoundId(session=session, round_=round_)
 
 
 @st.composite

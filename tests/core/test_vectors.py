@@ -21,10 +21,10 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 
 from cesar import bits, ring, wire
 from cesar.crypto.keys import (
-    Attempt,
     KeyPair,
     Keyring,
     PairSecret,
+    RoundId,
     digest_positions,
     facts_of,
     hkdf_expand_block,
@@ -65,7 +65,7 @@ def h(text):
 
 
 def attempt_of(case):
-    return Attempt(session=h(case["session"]), round_=case["round"])
+    return RoundId(session=h(case["session"]), round_=case["round"])
 
 
 @pytest.fixture(scope="module")
@@ -504,7 +504,7 @@ def test_plain_share(case):
 def test_layout_of_the_header():
     """Once by hand, so that the generator and the package cannot share a misreading of the table."""
     data = wire.Header(
-        kind=wire.Kind.SHARE, attempt=Attempt(session=b"0123456789abcdef", round_=0x01020304), sender=5
+        kind=wire.Kind.SHARE, attempt=RoundId(session=b"0123456789abcdef", round_=0x01020304), sender=5
     ).to_bytes()
     assert data == b"CE\x02\x03" + struct.pack("<II", 0x01020304, 5) + b"0123456789abcdef"
     assert len(data) == wire.HEADER_BYTES == 28

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cesar import ring, wire
-from cesar.crypto.keys import Attempt
+from cesar.crypto.keys import RoundId
 from cesar.errors import EncodingError
 
 u32 = st.integers(0, 2**32 - 1)
@@ -16,7 +16,7 @@ sixteen = st.binary(min_size=16, max_size=16)
 exponents = st.lists(st.integers(-127, 128), min_size=1, max_size=5).map(tuple)
 index_bytes = st.binary(max_size=60)
 views = st.lists(u32, unique=True, max_size=20).map(lambda nodes: tuple(sorted(nodes)))
-attempts = st.builds(Attempt, session=sixteen, round_=u32)
+attempts = st.builds(RoundId, session=sixteen, round_=u32)
 
 
 def headers(kind):
@@ -52,7 +52,7 @@ def test_headers(header, body):
     assert rest == body
 
 
-GOOD = wire.Header(kind=wire.Kind.SHARE, attempt=Attempt(session=b"s" * 16, round_=3), sender=4).to_bytes()
+GOOD = wire.Header(kind=wire.Kind.SHARE, attempt=RoundId(session=b"s" * 16, round_=3), sender=4).to_bytes()
 
 
 @given(st.integers(0, wire.HEADER_BYTES - 1))
@@ -293,7 +293,7 @@ def test_partners_that_do_not_exist_are_refused():
 def test_contents_do_not_show_in_logs():
     """Masked values are harmless but large; seeds of index sets are not for logs."""
     out, frame = wire.Share.allocate(
-        wire.Header(kind=wire.Kind.SHARE, attempt=Attempt(session=b"s" * 16, round_=3), sender=4),
+        wire.Header(kind=wire.Kind.SHARE, attempt=RoundId(session=b"s" * 16, round_=3), sender=4),
         VIEW,
         facts=bytes(8),
         checks={},

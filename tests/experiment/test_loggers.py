@@ -11,6 +11,7 @@ from cesar.experiment import config, loggers, run
 TABLES = {
     "name": "logged",
     "rounds": 4,
+    "settle_rounds": 1,
     "topology": {"nodes": 4, "degree": 3},
     "data": {"test_limit": 50},
     "training": {"steps_per_round": 1},
@@ -30,6 +31,8 @@ def logged(out, **switches):
     with (folder / "ledger.csv").open(newline="") as file:
         shared = {int(row["round"]): float(row["shared"]) for row in csv.DictReader(file)}
     names = [name for name in tested[0] if name != "round"]
+    assert {"accuracy", "accuracy_spread", "mean_model_accuracy", "distance"} <= set(names)
+    assert [row["round"] for row in tested] == ["2", "4", "5"]
     return {n: {int(row["round"]): float(row[n]) for row in tested} for n in names} | {"shared": shared}
 
 
@@ -64,7 +67,7 @@ def test_mlflow_reads_what_was_written(tmp_path, mlflow):
     client = mlflow.MlflowClient()
     (found,) = client.search_runs([client.get_experiment_by_name("logged").experiment_id])
     assert (found.info.run_name, found.info.status) == (TITLE, "FINISHED")
-    assert found.data.params == {"method": "cesar-random-0.3", "seed": "1", "rounds": "4"}
+    assert found.data.params == {"method": "cesar-random-0.3", "seed": "1", "rounds": "5"}
     assert set(found.data.metrics) == set(expected)
     for name, values in expected.items():
         history = client.get_metric_history(found.info.run_id, name)

@@ -175,17 +175,20 @@ def test_the_table_shows_the_summary(real, tmp_path):
     assert 1e3 < largest < 1e6
     assert "sent per node (kB)" in page.cells
     for row in results.summarise(real):
-        title, share, accuracy, sent, ratio, *_ = page.row(row.title)
+        title, share, accuracy, spread, common, sent, ratio, *_ = page.row(row.title)
         assert (title, share) == (row.title, f"{row.shared:.1%}")
         assert accuracy == f"{100 * row.value:.2f} ± {100 * row.error:.2f}"
+        assert (spread, common) == (f"{100 * row.spread:.2f}", f"{100 * row.mean_model:.2f}")
         assert (sent, ratio) == (f"{row.bytes / 1000:.2f}", f"{row.bytes_ratio:.3f}")
 
 
 def test_curves_hold_means_bands_and_costs(real, tmp_path):
     by_round, by_bytes, by_time, loss, _, _ = read(real, out=tmp_path).specs
     for spec, key, unit in ((by_round, "round", 1), (by_bytes, "bytes", 1000), (loss, "round", 1)):
-        band, line = spec["data"][1], spec["data"][4]  # bands lie below lines
+        band, common, line = spec["data"][1], *spec["data"][5:7]  # bands lie below lines
         assert (band["meta"], line["meta"], line["name"]) == (1, 1, "cesar-random-0.3")
+        assert (common["meta"], common["name"]) == (1, "cesar-random-0.3, mean of all models")
+        assert (common["line"]["dash"], "dash" in line["line"]) == ("dash", False)
         steps = [table(real / line["name"] / f"seed-{k}" / "metrics.csv") for k in (1, 2)]
         metric, size = ("test_loss", 1) if spec is loss else ("accuracy", 0.01)
         pairs = list(zip(*steps, strict=True))
@@ -194,15 +197,81 @@ def test_curves_hold_means_bands_and_costs(real, tmp_path):
         )
         means = [statistics.mean(s[metric] for s in pair) / size for pair in pairs]
         assert line["y"] == pytest.approx(means, rel=1e-5)
-        errors = [statistics.stdev(s[metric] for s in pair) / 2**0.5 / size for pair in pairs]
-        upper = [mean + error for mean, error in zip(means, errors, strict=True)]
-        lower = [mean - error for mean, error in zip(means, errors, strict=True)]
+        spreads = [statistics.mean(s[f"{metric}_spread"] for s in pair) / size for pair in pairs]
+        upper = [mean + spread for mean, spread in zip(means, spreads, strict=True)]
+        lower = [mean - spread for mean, spread in zip(means, spreads, strict=True)]
+        commons = [statistics.mean(s[f"mean_model_{metric}"] for s in pair) / size for pair in pairs]
+        assert common["y"] == pytest.approx(commons, rel=1e-5)
         assert band["y"] == pytest.approx([*upper, *reversed(lower)], rel=1e-5)
     timing = [table(real / "dpsgd-full" / f"seed-{k}" / "timing.csv") for k in (1, 2)]
     spent = [
         statistics.mean(sum(r["training"] + r["protocol"] for r in t[:n]) for t in timing) for n in (2, 4)
     ]
-    assert by_time["data"][3]["x"] == pytest.approx(spent, rel=1e-5)
+    assert by_time["data"][4]["x"] == pytest.approx(spent, rel=1e-5)
+
+
+def test_older_runs_have_bands_of_the_standard_error(tmp_path):
+    page = read(invent(tmp_path / "out", SETTINGS), out=tmp_path)
+    band, line = page.specs[0]["data"][0], page.specs[0]["data"][3]
+    error = statistics.stdev([51.0, 52.0]) / 2**0.5
+    assert line["y"] == pytest.approx([51.5] * 4)
+    assert band["y"] == pytest.approx([51.5 + error] * 4 + [51.5 - error] * 4)
+    assert "mean of all models" not in page.text.replace("mean of all models (points)", "")
+    assert "Band: one standard error over seeds." in page.text
+
+
+@pytest.fixture(scope="module")
+def settled(tmp_path_factory):
+    """Two seeds that train for four rounds and settle for up to three; one comes to its end sooner."""
+    out = tmp_path_factory.mktemp("lab") / "settled"
+    methods = [{"name": "dpsgd", "label": "full"}, {"name": "secagg", "label": "<secure>"}]
+    run.execute(config.parse({**SETTINGS, "settle_rounds": 3, "method": methods}), out)
+    return out
+
+
+def test_settling_rounds_are_marked_and_tabled(settled, tmp_path):
+    page = read(settled, out=tmp_path)
+    by_round, by_settling, *_ = page.specs
+    (area,) = by_round["layout"]["shapes"]
+    assert (area["x0"], area["x1"]) == (4, 7)
+    seeds = [table(settled / "full" / f"seed-{k}" / "metrics.csv") for k in (1, 2)]
+    sent = [statistics.mean(rows[n]["bytes"] - rows[1]["bytes"] for rows in seeds) for n in range(1, 5)]
+    full, secure = results.summarise(settled)
+    assert (full.settle_rounds, full.round_, full.settle_bytes) == (3, 4, pytest.approx(sent[-1]))
+    (word,) = by_round["layout"]["annotations"]
+    low, high = sorted((full.settle_bytes, secure.settle_bytes))
+    words = word["text"].removeprefix("grey: ")
+    assert words == f"3 settling rounds, {low / 1000:.0f} to {high / 1000:.0f} kB per node"
+    assert f"In all: {words}." in page.text
+    lines = {trace["name"]: trace for trace in by_settling["data"] if "name" in trace}
+    values = [statistics.mean(rows[n]["accuracy"] for rows in seeds) for n in range(1, 5)]
+    assert lines["full"]["x"] == [0, 1, 2, 3]
+    assert lines["full"]["y"] == pytest.approx([100 * value for value in values], rel=1e-5)
+    assert full.before_settling == pytest.approx(values[0])
+    cells = page.cells[page.cells.index("settling round") + 6 :]
+    assert cells[0] == "full"
+    assert [cells[7 * n] for n in range(4)] == ["full", "", "", ""]
+    for n in range(4):
+        steps = [rows[n + 1] for rows in seeds]
+        spread, common = (
+            statistics.mean(step[key] for step in steps) for key in ("accuracy_spread", "mean_model_accuracy")
+        )
+        distance = statistics.mean(step["distance"] for step in steps)
+        expected = [f"{n}", *(f"{100 * value:.2f}" for value in (values[n], spread, common))]
+        assert cells[7 * n + 1 : 7 * n + 7] == [*expected, f"{distance:.2e}", f"{sent[n] / 1000:.2f}"]
+
+
+def test_seeds_that_settle_sooner_count_with_their_own_end(settled, tmp_path):
+    copy = Path(shutil.copytree(settled, tmp_path / "copy"))
+    for name in ("metrics", "ledger", "timing"):
+        path = copy / "full" / "seed-1" / f"{name}.csv"
+        write_table(path, table(path)[:-1])
+    ends = [table(copy / "full" / f"seed-{k}" / "metrics.csv")[-1] for k in (1, 2)]
+    assert [end["round"] for end in ends] == [6, 7]
+    row = results.summarise(copy)[0]
+    assert (row.settle_rounds, row.round_) == (2.5, 4)
+    assert row.value == pytest.approx(statistics.mean(end["accuracy"] for end in ends))
+    assert "2 to 3 settling rounds" in read(copy, out=tmp_path).text
 
 
 def test_bars_add_up_to_what_is_sent_per_round(real, tmp_path):
@@ -244,7 +313,8 @@ def test_a_method_has_one_colour_everywhere(real, tmp_path):
         shades = re.findall(r"css:(c\d)", json.dumps(trace))
         colours.setdefault(trace["meta"], set()).update(shades)
         if "name" in trace:
-            names.setdefault(trace["name"], set()).add(trace["meta"])
+            title = trace["name"].removesuffix(", mean of all models")
+            names.setdefault(title, set()).add(trace["meta"])
     assert names == {"dpsgd-full": {0}, "cesar-random-0.3": {1}, "secure": {2}}
     assert colours == {0: {"c0"}, 1: {"c1"}, 2: {"c2"}}
     assert len(page.specs) == 12
@@ -268,6 +338,15 @@ def test_other_metrics(tmp_path, metrics, heading, plots):
     assert heading in page.text
     assert len(page.specs) == plots
     assert page.row("secagg-full")[4] == "–"  # no D-PSGD to compare with
+
+
+def test_errors_have_a_spread_and_a_mean_model_too(tmp_path):
+    names = ("rmse", "rmse_spread", "mean_model_rmse")
+    page = read(invent(tmp_path / "out", SETTINGS, metrics=names), out=tmp_path)
+    heads = page.cells[page.cells.index("share") :][:4]
+    assert heads == ["share", "RMSE", "spread between nodes", "mean of all models"]
+    assert page.row("secure")[2:5] == ["0.5150 ± 0.0050", "0.5150", "0.5150"]
+    assert "nodes (RMSE)" in page.cells
 
 
 def test_a_diverged_run_is_a_gap_not_a_broken_page(tmp_path):
@@ -441,7 +520,7 @@ def test_a_click_hides_a_method_in_all_plots_of_a_dark_page(real, tmp_path):
     page.write_text(page.read_text("utf-8").replace("</body>", click), "utf-8")
     dom = browse(page, tmp_path, screen(dark=True))
     figures = Page(dom).figures
-    assert [traces(figure, "scatter") for figure in figures] == [4, 4, 4, 4, 2, 2]
+    assert [traces(figure, "scatter") for figure in figures] == [6, 6, 6, 6, 2, 2]
     assert traces(figures[4], "bars") == 8
     assert "rgb(40, 128, 219)" in dom  # the dark screen's first colour
     assert "rgb(228, 99, 17)" not in dom  # and the second is hidden

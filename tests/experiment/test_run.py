@@ -349,6 +349,16 @@ def test_settling_brings_every_node_to_the_mean_of_all_models(tmp_path):
     assert summary["accuracy"] == settled["accuracy"]
 
 
+def test_a_matched_share_is_that_of_training(tmp_path):
+    """Settling rounds share 30 % here, six times as much, and do not count."""
+    method = [{"name": "cesar", "sparsifier": "topk", "share": 0.05}, {"name": "dpsgd", "sparsifier": "topk"}]
+    tables = {**SHARDS, "rounds": 2, "settle_rounds": 2, "match_share": True, "method": method}
+    ours, plain = run.execute(config.parse(tables), tmp_path)
+    assert ours["shared"] > 0.1
+    assert ours["before_settling"]["shared"] < ours["shared"] - 0.05
+    assert plain["before_settling"]["shared"] == pytest.approx(ours["before_settling"]["shared"], rel=0.01)
+
+
 def test_settling_ends_when_not_much_changes(tmp_path):
     tables = {**SHARDS, "settle_rounds": 30, "settle_tolerance": 0.3}
     (summary,) = run.execute(config.parse(tables), tmp_path)

@@ -81,34 +81,47 @@ def test_results(real, tmp_path):
     assert results["method"][:2] == ["shared", "accuracy (%)"]
     assert set(results) == {"method", *METHODS}
     for label in METHODS:
-        shared, metric, sent, *spent = results[label]
+        shared, metric, spread, common, sent, *spent = results[label]
         folder, values = folder_of(real, label), final(real, label)
         assert shared == f"{np.mean(list(column(folder, 'ledger', 'shared'))):.2%}"
         error = statistics.stdev(values) / 2**0.5
         assert metric == f"{100 * statistics.mean(values):.2f} ± {100 * error:.2f}"
+        for cell, name in ((spread, "accuracy_spread"), (common, "mean_model_accuracy")):
+            assert cell == f"{100 * statistics.mean(final(real, label, name)):.2f}"
         total = statistics.mean(b[-1] for b in column(folder, "metrics", "bytes"))
         assert sent == f"{total / 1e3:.2f}"
         parts = ("training", "protocol", "evaluation")
         assert spent == [f"{seconds(real, label, part):.1f}" for part in parts]
-    assert results["method"][2] == "sent per node (kB)"
+    assert results["method"][4] == "sent per node (kB)"
 
 
-def test_masked_methods_are_compared_with_their_plain_counterparts(real, tmp_path):
+def gaps(directory, label, plain, metric="accuracy"):
+    return [
+        a - b for a, b in zip(final(directory, label, metric), final(directory, plain, metric), strict=True)
+    ]
+
+
+def test_methods_are_compared_seed_by_seed_with_their_plain_counterparts(real, tmp_path):
     _, (_, comparison) = page(real, tmp_path)
-    assert set(comparison) == {"method", "secure", "ours|β"}
-    for label, plain in (("secure", "plain"), ("ours|β", "sparse")):
+    assert set(comparison) == {"method", "sparse", "secure", "ours|β"}
+    for label, plain in (("secure", "plain"), ("ours|β", "sparse"), ("sparse", "plain")):
         times = [seconds(real, m, "training") + seconds(real, m, "protocol") for m in (label, plain)]
-        points = 100 * (statistics.mean(final(real, label)) - statistics.mean(final(real, plain)))
-        assert comparison[label] == [plain, f"{times[0] / times[1]:.3f}", f"{points:+.2f} points"]
+        cells = [plain]
+        for metric in ("accuracy", "mean_model_accuracy"):
+            one, two = (100 * gap for gap in gaps(real, label, plain, metric))
+            middle, error = (one + two) / 2, abs(one - two) / 2
+            low, high = middle - 12.7062 * error, middle + 12.7062 * error  # t of one degree of freedom
+            cells += [f"{middle:+.2f} ± {error:.2f}", f"{low:+.2f} to {high:+.2f}"]
+        assert comparison[label] == [*cells, "2", f"{times[0] / times[1]:.3f}"]
 
 
-def test_errors_are_compared_as_ratios(copy, tmp_path):
+def test_errors_are_compared_with_four_digits(copy, tmp_path):
     for path in copy.glob("*/*/metrics.csv"):
-        path.write_text(path.read_text().replace("accuracy", "rmse", 1))
+        path.write_text(path.read_text().replace("accuracy", "rmse"))
     _, (_, comparison) = page(copy, tmp_path)
-    ours, plain = (statistics.mean(final(copy, label, "rmse")) for label in ("ours|β", "sparse"))
-    assert comparison["ours|β"][-1] == f"{ours / plain:.4f} times"
-    assert comparison["method"][-1] == "RMSE"
+    found = gaps(copy, "ours|β", "sparse", "rmse")
+    assert comparison["ours|β"][1].startswith(f"{statistics.mean(found):+.4f} ± ")
+    assert comparison["method"][1] == "nodes (RMSE)"
 
 
 def test_machine_versions_and_memory_are_those_of_the_runs(real, copy, tmp_path):
@@ -144,7 +157,8 @@ def test_what_is_not_complete_is_named(real, copy, tmp_path):
     shutil.rmtree(copy / "sparse" / "seed-1")
     _, (results, comparison) = page(copy, tmp_path)
     assert "sparse" not in results
-    assert set(comparison) == {"method", "secure"}
+    assert set(comparison) == {"method", "secure", "ours|β"}
+    assert comparison["ours|β"][0] == "plain"  # full sharing, for want of its own counterpart
 
 
 def test_notes_and_benches_stand_beside_the_tables(tmp_path):

@@ -138,7 +138,9 @@ async def converse(network, name, seed, messages):
             link.meet(bytes([Message.HELLO]) + greeting(network, neighbour).to_bytes())
 
         ended += not await link.talk(stream, greet)
-        assert "could not be read:" not in liveness.neighbours[neighbour].last_error, "a fault of ours was brought out"
+        assert "could not be read:" not in liveness.neighbours[neighbour].last_error, (
+            "a fault of ours was brought out"
+        )
         done += stream.count
         longest = max(longest, stream.longest)
         while (deadline := node.next_deadline()) is not None:  # whatever it has taken, its round ends

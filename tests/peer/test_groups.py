@@ -198,6 +198,38 @@ def test_the_others_go_on_after_so_many_rounds_if_they_may(tmp_path):
     on_loop(scene())
 
 
+def test_settling_does_not_bring_sums_closer_together(tmp_path):
+    """A peer that comes back when the others have gone on without it stays out, though another session begins."""
+    graph = nx.complete_graph(7)
+    network = make_network(tmp_path / "net", graph, 'name = "secagg"\ngroup_size = 3\nregroup_after = 3')
+
+    async def scene():
+        rest = [i for i in range(7) if i != AWAY]
+        async with running(network, rest) as peers:
+            for t in range(4):
+                reports = await one_round(peers, models(t)[rest])
+            assert all(len(report.contributors) == 5 for report in reports), "they have gone on without it"
+            again = AsyncPeer.load(network.folder / f"peer-{AWAY}")
+            try:
+                await again.start()
+                everybody = sorted((*peers, again), key=lambda peer: peer.id)
+                await asyncio.gather(*(met(peer, set(range(7))) for peer in everybody))
+                rows = models(7)
+                await asyncio.gather(*(peer.average_vector(rows[peer.id]) for peer in everybody))
+                settled = await asyncio.gather(*(peer.settle(rows[peer.id], rounds=3) for peer in everybody))
+                for peer, reports in zip(everybody, settled, strict=True):
+                    if peer is not again:
+                        counts = [len(report.contributors) for report in reports]
+                        assert counts == [3, 6, 6], (
+                            "three rounds after the last sum without it, and not before"
+                        )
+                        assert reports[0].silent[0][1] == ()
+            finally:
+                await again.close()
+
+    on_loop(scene())
+
+
 def test_another_layout_is_refused_by_name(network):
     async def scene():
         with Lines() as log:

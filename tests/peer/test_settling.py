@@ -15,6 +15,7 @@ from cesar.peer.config import session_of
 from cesar.peer.peer import on_loop
 from cesar.peer.runtime import AsyncPeer
 from support.lan import Lines, make_network, met, running, slow_down
+from support.waiting import until
 
 SIZE, PEERS = 4000, 5
 METHOD = 'name = "cesar"\nsparsifier = "topk"\nshare = 0.1\ngroup_size = 2\nmemory = true'
@@ -87,6 +88,9 @@ def test_who_trains_and_who_settles_never_share_a_sum(network):
                 for report in each:
                     assert not set(report.contributors) & set(with_it)
                     assert report.silent == ((with_it, (3,)),)
+            await until(
+                lambda: all(len(peer.liveness.company) == 4 for peer in peers)
+            )  # all know that all have settled
             trained = await asyncio.gather(*(peer.average_vector(rows[peer.id]) for peer in peers))
             assert all(len(report.contributors) == 4 for report in trained), "training can go on"
             together = await asyncio.gather(

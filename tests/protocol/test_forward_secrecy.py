@@ -18,7 +18,7 @@ import pytest
 
 import cesar
 from cesar import bits, ring
-from cesar.crypto.keys import Attempt, KeyPair, Keyring, PairSecret, digest_positions, hkdf_extract, mask_key
+from cesar.crypto.keys import KeyPair, Keyring, PairSecret, RoundId, digest_positions, hkdf_extract, mask_key
 from cesar.crypto.keystream import Keystream
 from cesar.protocol.sender import wants_negation
 from cesar.sim.wires import Wires
@@ -105,7 +105,7 @@ class Thief:
         for secret in self.candidates(round_, sender, partner):
             found = mask_key(
                 secret,
-                Attempt(session=SESSIONS[0], round_=round_),
+                RoundId(session=SESSIONS[0], round_=round_),
                 nodes=(sender, partner),
                 seeds=(self.tokens[round_, sender].seed, self.tokens[round_, partner].seed),
                 receiver=receiver,

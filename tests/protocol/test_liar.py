@@ -24,7 +24,7 @@ import pytest
 
 import cesar
 from cesar import ring
-from cesar.crypto.keys import Attempt, digest_positions, mask_key
+from cesar.crypto.keys import RoundId, digest_positions, mask_key
 from cesar.crypto.keystream import Keystream
 from cesar.indices import IndexSet, encode
 from cesar.wire import GroupTerms, Header, Kind, Share, Token, members_to_bytes, read_header
@@ -285,7 +285,7 @@ class World:
         for audience, lie in self.script[round_]:
             if member in audience:
                 lie(terms)
-        attempt = Attempt(session=self.case.session, round_=round_)
+        attempt = RoundId(session=self.case.session, round_=round_)
         header = Header(kind=Kind.GROUP_TERMS, attempt=attempt, sender=LIAR)
         payload = terms.frame(header)
         error = refused(self.nodes[member], LIAR, payload)
@@ -363,7 +363,7 @@ class Equations:
         tokens = dict(zip([node for node in group if node != held.sender], held.told.tokens, strict=True))
         return mask_key(
             FakeKeys(case.session, held.sender).secret(j, tokens[j].ephemeral),
-            Attempt(session=case.session, round_=held.round_),
+            RoundId(session=case.session, round_=held.round_),
             nodes=(held.sender, j),
             seeds=(held.seed, tokens[j].seed),
             receiver=LIAR,

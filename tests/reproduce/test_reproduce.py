@@ -45,7 +45,7 @@ def test_every_one_is_a_command_that_says_where_it_stands_in_the_paper():
     assert helps["ring"] == "Not in the paper: how wide a ring."
     with pytest.raises(ConfigError, match="choose one of"):
         find("setting")
-    with pytest.raises(ConfigError, match="smoke, small, paper"):
+    with pytest.raises(ConfigError, match="smoke, small, medium, paper"):
         check_scale("large")
 
 
@@ -66,6 +66,36 @@ def test_every_scale_can_be_built():
     assert (one.rounds, one.topology.nodes, one.topology.degree, len(one.seeds)) == (12_000, 48, 3, 5)
     assert (one.training.learning_rate, one.training.batch_size, one.training.steps_per_round) == (0.01, 8, 6)
     assert one.evaluation.test_samples is None
+
+
+def test_the_medium_scale_has_the_papers_degrees_and_steps():
+    one = find("settings").parts(Scale.MEDIUM)["topk-3-50"]
+    assert (one.rounds, one.topology.nodes, one.topology.degree, one.seeds) == (300, 32, 3, (1, 2, 3))
+    assert (one.training.learning_rate, one.training.batch_size, one.training.steps_per_round) == (0.05, 8, 6)
+    assert (one.settle_rounds, one.settle_share) == (8, 0.3)
+    assert [one.test_samples(done) for done in (50, 300, 301, 308)] == [2000, None, 2000, None]
+    faults = {part: e.faults for part, e in find("dropouts").parts(Scale.MEDIUM).items()}
+    assert [f.calm_tests for f in faults.values()] == [False, True, True]
+
+
+def test_groups_are_settled_and_compared_under_one_rule(smoke):
+    """The claims' figures against the runs' own tables; both partitions have the same methods."""
+    shards, iid = (experiment.method for experiment in find("groups").parts(Scale.MEDIUM).values())
+    assert shards == iid
+    found = read(smoke / "groups")
+    rule, settled, memory = (claim.check(found) for claim in found.of.claims)
+
+    def end(part: str, method: str) -> dict[str, str]:
+        return table(smoke / "groups" / part / method / "seed-1" / "metrics.csv")[-1]
+
+    few, full = (end("shards", m) for m in ("groups-of-2-topk-5-memory", "d-psgd-everything"))
+    assert few["round"] == full["round"] == "6"
+    gap = 100 * (float(few["accuracy"]) - float(full["accuracy"]))
+    assert f"shards: nodes {gap:+.2f}; iid" in settled
+    ours, plain = (end("iid", m) for m in ("cesar-random-30", "d-psgd-random-30-arrived"))
+    gap = 100 * (float(ours["accuracy"]) - float(plain["accuracy"]))
+    assert f"CESAR, random 30 % (arrived) {gap:+.2f}" in rule.partition("iid:")[2]
+    assert "with memory minus without" in memory
 
 
 def test_the_papers_figures_agree_with_its_text():
@@ -110,7 +140,7 @@ def test_the_five_approaches_are_measured(smoke):
     titles = [row[1] for row in accuracy.rows]
     assert len(titles) == 6
     assert any("noise" in title for title in titles)
-    sent = {row[1]: float(row[5]) for row in accuracy.rows}
+    sent = {row[1]: float(row[8]) for row in accuracy.rows}
     full, noise = sent["D-PSGD, everything"], sent["D-PSGD, noise and 5 gossip steps"]
     assert noise == pytest.approx(5 * full, rel=0.02)
     assert sent["CESAR"] < 0.5 * full

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import cesar
-from cesar.crypto.keys import Attempt, KeyPair, Keyring, PairSecret
+from cesar.crypto.keys import KeyPair, Keyring, PairSecret, RoundId
 from cesar.indices import IndexSet
 from cesar.node import Node, sparsifier_of
 from cesar.protocol import AggregateReady, Deadlines, FrameRejected
@@ -158,7 +158,7 @@ class Case:
     def drawn_for(self, i: int) -> NDArray[np.bool_]:
         size, chosen = self.vectors.shape[1], sparsifier_of(self.method)
         if isinstance(chosen, cesar.CoordinatedSubsampling):
-            return to_flags(chosen.select_for(i, Attempt(session=self.session, round_=self.round_), size))
+            return to_flags(chosen.select_for(i, RoundId(session=self.session, round_=self.round_), size))
         rate = chosen.alpha * (self.graph.degree[i] // self.method.group_size) % 1
         label = b"cesar turns" + struct.pack("<II", self.round_, i) + b"\x01"
         seed = hmac.digest(self.session, label, "sha512")[:16]

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cesar import bits
-from cesar.crypto.keys import Attempt
+from cesar.crypto.keys import RoundId
 from cesar.errors import ConfigError
 from cesar.experiment import run
 from cesar.experiment.config import Experiment
@@ -43,7 +43,7 @@ class Scene:
 
     recorded: RecordedRound
     method: Cesar | DPSGD
-    attempt: Attempt
+    attempt: RoundId
     leaves: Departure
 
 

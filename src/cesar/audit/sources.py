@@ -14,7 +14,7 @@ from cesar import bits, graphs
 from cesar.audit.exchange import Exchange, Flags, draw_patterns
 from cesar.audit.lasting import GroupSubject
 from cesar.errors import ConfigError, DataError, PrivacyError
-from cesar.grouping import Draws, Groups, check_group_size, groups, plan
+from cesar.grouping import check_group_size, groups, plan
 from cesar.methods import Cesar, Method, SecureAggregation
 from cesar.seeds import SeedTree
 from cesar.sim.secrets import Secrets
@@ -181,7 +181,11 @@ def _of_peers(
     roster = Roster.load(folder / FILE, authority)
     settings = folder / ("network.toml" if (folder / "network.toml").is_file() else "peer.toml")
     section = check(MethodSection, read_toml(settings, "settings file").get("method", {}))
-    if section.group_size is not None:
+    if roster.group_size != section.group_size:
+        raise ConfigError(
+            f"the roster says group_size = {roster.group_size}, but {settings} says {section.group_size}; peers refuse this"
+        )
+    if roster.group_size is not None:
         return _of_grouped_peers(roster, Roster.load(since, authority) if since else None, section, question)
     if since is not None:
         raise ConfigError("--since compares fixed groups, and this network has none")
@@ -219,30 +223,22 @@ def _of_grouped_peers(
             f"and the network has version {roster.version}"
         )
     members = {**(older.members if older is not None else {}), **roster.members}
+    notes = _regrouping(section)
+    if older is not None:
+        notes.append("Old and new groups were taken together, as if models had not changed in between.")
     since = "" if older is None else f", together with version {older.version}"
-    assert section.group_size is not None
+    assert roster.group_size is not None
     return GroupSubject(
         graph=roster.graph,
         source=f"network {roster.network}, roster version {roster.version}{since}",
         sparsifier=section.sparsifier or Selection.FULL.value,
         alpha=section.share or section.alpha or 1.0,
-        group_size=section.group_size,
-        groups=_roster_groups(roster, section),
-        before=None if older is None else _roster_groups(older, section),
+        group_size=roster.group_size,
+        groups=roster.groups,
+        before=None if older is None else older.groups,
         names={i: member.name for i, member in members.items() if member.name != f"node-{i}"},
-        notes=("Old and new groups were taken together, as if models had not changed in between.",)
-        if older is not None
-        else (),
+        notes=tuple(notes),
     )
-
-
-def _roster_groups(roster: Roster, section: MethodSection) -> Groups:
-    """The groups that a roster stands for."""
-    assert section.group_size is not None
-    draws: Draws | None = getattr(roster, "draws", None)
-    if draws is None and section.collusion is not None:
-        draws = plan(roster.graph, section.group_size, section.collusion, network=roster.network_id)
-    return groups(roster.graph, section.group_size, network=roster.network_id, draws=draws)
 
 
 def _of_run(
@@ -284,6 +280,14 @@ def _of_run(
     )
     coordinated = isinstance(method.sparsifier, CoordinatedSubsampling)
     return subject, Exchange.complete(graph, flags, masks, coordinated=coordinated)
+
+
+def _regrouping(section: MethodSection) -> list[str]:
+    """What `regroup_after` adds to what was audited."""
+    if section.regroup_after is None:
+        return []
+    away = f"Groups go on without a member that is away for {section.regroup_after} rounds (regroup_after)"
+    return [f"{away}; the difference of sums with and without it was not looked at."]
 
 
 def _of_grouped_run(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from cesar import bits, ring
 from cesar.audit.exchange import Exchange, Flags, distinct, views_of
 from cesar.audit.exposure import exposed_at
-from cesar.crypto.keys import Attempt, Keyring, digest_positions, mask_key
+from cesar.crypto.keys import Keyring, RoundId, digest_positions, mask_key
 from cesar.crypto.keystream import Keystream
 from cesar.errors import DataError
 from cesar.indices import IndexSet
@@ -41,7 +41,7 @@ class Transcript:
     """
 
     node: NodeId
-    attempt: Attempt | None = None
+    attempt: RoundId | None = None
     announced: dict[NodeId, Announce] = field(default_factory=dict)
     shares: dict[NodeId, Share] = field(default_factory=dict)
     relay: Relay | None = None

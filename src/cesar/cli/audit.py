@@ -19,49 +19,52 @@ from cesar.cli.output import console, counting
 from cesar.errors import ConfigError
 from cesar.topology import check_degrees
 
+Source = Annotated[
+    Path | None, typer.Argument(help="A recorded run (cesar run) or the folder of a peers' network.")
+]
+EdgeList = Annotated[Path | None, typer.Option(help="Edge list instead of a topology: 'i j' per line.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Take s from the graph, as Cesar(collusion=k) does.")]
+Planned = Annotated[
+    bool,
+    typer.Option(
+        "--plan/--no-plan",
+        help="Groups that stop k colluders, as Cesar(collusion=k) draws them, or the first draw.",
+    ),
+]
+Since = Annotated[
+    Path | None,
+    typer.Option(help="An older roster of the network: old and new groups are taken together."),
+]
+Coalitions = Annotated[
+    int, typer.Option(min=1, help="Try all coalitions of a size up to so many, else a sample.")
+]
+Statement = Annotated[
+    Path | None, typer.Option("--report", help="Write a page for a data-protection officer.")
+]
+AtLeast = Annotated[int | None, typer.Option(min=1, help="Masks that a value must carry (s); default 1.")]
+
 
 def command(
-    source: Annotated[
-        Path | None, typer.Argument(help="A recorded run (cesar run) or the folder of a peers' network.")
-    ] = None,
+    source: Source = None,
     topology: Annotated[str, typer.Option(help=f"Who averages with whom: {graphs.SHORT}.")] = "regular:6",
     nodes: Nodes = 48,
-    graph: Annotated[
-        Path | None, typer.Option(help="Edge list instead of a topology: 'i j' per line.")
-    ] = None,
-    masks: Annotated[
-        int | None, typer.Option(min=1, help="Masks that a value must carry (s); default 1.")
-    ] = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Take s from the graph, as Cesar(collusion=k) does.")
-    ] = False,
+    graph: EdgeList = None,
+    masks: AtLeast = None,
+    strict: Strict = False,
     group_size: GroupSize = None,
-    planned_groups: Annotated[
-        bool,
-        typer.Option(
-            "--plan/--no-plan",
-            help="Groups that stop k colluders, as Cesar(collusion=k) draws them, or the first draw.",
-        ),
-    ] = True,
-    since: Annotated[
-        Path | None,
-        typer.Option(help="An older roster of the network: old and new groups are taken together."),
-    ] = None,
+    planned_groups: Planned = True,
+    since: Since = None,
     alpha: Alpha = 0.3422,
     selection: Annotated[Selection, typer.Option(help=Selection.__doc__)] = Selection.RANDOM,
     collusion: Annotated[
         int, typer.Option(min=1, help="Largest number of nodes that pool what they know (k).")
     ] = 2,
     patterns: Annotated[int, typer.Option(min=1, help="Parameter positions to look at.")] = 1000,
-    coalitions: Annotated[
-        int, typer.Option(min=1, help="Try all coalitions of a size up to so many, else a sample.")
-    ] = exposure.LIMIT,
+    coalitions: Coalitions = exposure.LIMIT,
     method: Annotated[str | None, typer.Option(help="Which method of a recorded run.")] = None,
     round_: Annotated[int, typer.Option("--round", min=0, help="Which round of a recorded run.")] = 0,
     seed: SampleSeed = 0,
-    out: Annotated[
-        Path | None, typer.Option("--report", help="Write a page for a data-protection officer.")
-    ] = None,
+    out: Statement = None,
     as_json: AsJson = False,
 ) -> None:
     """What every coalition of nodes can compute exactly, at which fraction of positions, and how.

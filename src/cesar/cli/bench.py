@@ -15,10 +15,10 @@ from cesar import graphs
 from cesar.bench import rounds as measured
 from cesar.cli.options import AsJson, DataDir, Degree, GroupSize, Masks, Nodes, Rounds, Share
 from cesar.cli.output import console, notices, show
+from cesar.cli.process import need
 from cesar.errors import ConfigError
 from cesar.methods import Method
 from cesar.seeds import SeedTree
-from cesar.settings import MethodSection, check
 from cesar.sparsify import SparsifierName
 
 app = typer.Typer(no_args_is_help=True, help="Measure, against a floor from the same run.")
@@ -64,6 +64,9 @@ class _Settings:
         return self._build({"name": "secagg", "group_size": group_size, "ring_bits": self.ring_bits})
 
     def _build(self, tables: dict[str, object]) -> Method:
+        need("sim", "pydantic")
+        from cesar.settings import MethodSection, check  # noqa: PLC0415  (the command line loads without pydantic)
+
         return check(MethodSection, tables).build(self.degree, size=self.size)
 
 

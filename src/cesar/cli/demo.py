@@ -17,6 +17,6 @@ def command(
     workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train 16 nodes on handwritten digits, averaging in eight ways; needs no download."""
+    """Train 16 nodes on handwritten digits, averaging in ten ways; needs no download."""
     with resources.as_file(resources.files("cesar.experiment") / "demo.toml") as file:
         run.command(file, out=out, workers=workers, as_json=as_json)

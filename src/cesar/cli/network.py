@@ -33,22 +33,44 @@ RequestFile = Annotated[
 Days = Annotated[int, typer.Option(min=1, help="How long a certificate is valid.")]
 
 
+Topology = Annotated[
+    str | None,
+    typer.Option(
+        help=f"Who averages with whom: {graphs.SHORT}. The number is that of the neighbours; the file has two "
+        "ids per line. Default: regular:6, or complete for 7 peers or fewer."
+    ),
+]
+Requests = Annotated[
+    list[Path] | None,
+    typer.Option(help="The request.json of a site that made its own keys; once for each such site."),
+]
+Groups = Annotated[
+    int | None,
+    typer.Option(
+        help="A peer only ever sees sums over whole groups of so many neighbours or more, always the same ones (m); "
+        "twice as many neighbours are recommended. Default: 3, or 2 where somebody has only two neighbours; 0 is "
+        "for none, as with --masks."
+    ),
+]
+Masks = Annotated[
+    int | None,
+    typer.Option(help="Without groups: masks that a parameter must carry to be sent (s); default 1."),
+]
+Colluders = Annotated[
+    int | None,
+    typer.Option(
+        help="So many peers together compute nobody's values: groups are drawn so, or s follows from the topology."
+    ),
+]
+
+
 @app.command("init")
 def init(
     out: Annotated[Path, typer.Option(help="A new folder for the network.")],
     peers: Annotated[int | None, typer.Option(min=2, help="How many peers; else one per --request.")] = None,
-    topology: Annotated[
-        str | None,
-        typer.Option(
-            help=f"Who averages with whom: {graphs.SHORT}. The number is that of the neighbours; the file has two "
-            "ids per line. Default: regular:6, or complete for 7 peers or fewer."
-        ),
-    ] = None,
+    topology: Topology = None,
     name: Annotated[str | None, typer.Option(help="The network's name; else the folder's.")] = None,
-    request: Annotated[
-        list[Path] | None,
-        typer.Option(help="The request.json of a site that made its own keys; once for each such site."),
-    ] = None,
+    request: Requests = None,
     host: Annotated[str, typer.Option(help="Where the peers without a request listen.")] = "127.0.0.1",
     port: Annotated[
         int, typer.Option(help="Peer 0 listens on this port, peer 1 on the next, and so on.")
@@ -57,24 +79,9 @@ def init(
     seed: Annotated[int | None, typer.Option(help="Of a random topology; keys are always fresh.")] = None,
     share: Annotated[float, typer.Option(help="Fraction of the parameters to be shared (β).")] = 0.3,
     sparsifier: Annotated[SparsifierName, typer.Option(help="How a peer selects.")] = SparsifierName.RANDOM,
-    group_size: Annotated[
-        int | None,
-        typer.Option(
-            help="A peer only ever sees sums over whole groups of so many neighbours or more, always the same ones (m); "
-            "twice as many neighbours are recommended. Default: 3, or 2 where somebody has only two neighbours; 0 is "
-            "for none, as with --masks."
-        ),
-    ] = None,
-    masks: Annotated[
-        int | None,
-        typer.Option(help="Without groups: masks that a parameter must carry to be sent (s); default 1."),
-    ] = None,
-    collusion: Annotated[
-        int | None,
-        typer.Option(
-            help="So many peers together compute nobody's values: groups are drawn so, or s follows from the topology."
-        ),
-    ] = None,
+    group_size: Groups = None,
+    masks: Masks = None,
+    collusion: Colluders = None,
 ) -> None:
     """Make a certificate authority, a signed roster, and a folder with keys and peer.toml for each peer.
 

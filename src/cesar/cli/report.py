@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich import box
 from rich.table import Table
 
 from cesar.cli.output import console, size
@@ -54,23 +56,26 @@ def show_results(folders: list[Path], *, as_json: bool) -> None:
 
 
 def _table(rows: list[MethodRow]) -> Table:
-    percent = rows[0].metric == "accuracy"
-    scale, digits, unit = (100, 2, " %") if percent else (1, 4, "")
+    """Narrow enough for 80 columns, if titles may take several lines."""
+    from cesar.experiment.cells import metric_cells  # noqa: PLC0415
+
     table = Table(
         title="Mean over nodes and seeds, ± standard error over seeds",
-        caption="shared: of the parameters; sent: by a node in all rounds; seconds of training and protocol",
+        caption="shared: of the parameters; spread: standard deviation between nodes; sent: by a node in all rounds; "
+        "seconds of training and protocol",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
     )
-    table.add_column("method", no_wrap=True)
-    for heading in ("shared", f"{rows[0].metric}{unit}", "sent", "training", "protocol"):
+    heads, metrics = metric_cells(rows)
+    table.add_column("method", min_width=10)
+    for heading in ("shared", *map(_folded, heads), "sent", "seconds"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
-        error = "" if row.error is None else f" ± {scale * row.error:.{digits}f}"
-        table.add_row(
-            row.title,
-            f"{row.shared:.1%}",
-            f"{scale * row.value:.{digits}f}{error}",
-            size(row.bytes),
-            f"{row.seconds_training:.1f}",
-            f"{row.seconds_protocol:.1f}",
-        )
+    for row, values in zip(rows, metrics, strict=True):
+        seconds = row.seconds_training + row.seconds_protocol
+        table.add_row(row.title, f"{row.shared:.1%}", *values, size(row.bytes), f"{seconds:.1f}")
     return table
+
+
+def _folded(heading: str) -> str:
+    """A heading over several lines, for a narrow column of figures."""
+    return re.sub(r" (?=between|nodes|of all|models|settling|\()", "\n", heading)

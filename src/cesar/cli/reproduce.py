@@ -29,7 +29,7 @@ OutOption = Annotated[
 def list_command() -> None:
     """What there is, what it needs and how long it takes."""
     table = Table(caption="rough times on two idle cores")
-    for heading in ("name", "paper", "what", "small needs", "paper needs", "smoke", "small", "paper"):
+    for heading in ("name", "paper", "what", "needs", "paper needs", *Scale):
         table.add_column(heading)
     for of in CATALOGUE.values():
         needs = (of.needs[scale] for scale in (Scale.SMALL, Scale.PAPER))

@@ -155,8 +155,8 @@ class Keyring:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
-    """Which attempt at which round: what all masks of it have in common."""
+class RoundId:
+    """Which round of which session: what all masks of it have in common."""
 
     session: bytes
     round_: RoundNo
@@ -182,7 +182,7 @@ def facts_of(token: bytes, terms: bytes, partners: Mapping[NodeId, tuple[bytes, 
 
 def mask_key(
     secret: PairSecret,
-    attempt: Attempt,
+    attempt: RoundId,
     *,
     nodes: tuple[NodeId, NodeId],
     seeds: tuple[bytes, bytes],

@@ -103,13 +103,17 @@ class Journal:
         last = self._metrics[-1]
         trained = next(row for row in self._metrics if row["round"] >= experiment.rounds)
         return {
-            "shared": float(np.mean([row["shared"] for row in self._ledger])),
+            "shared": self._shared(),
             "seconds": sum(spent.values()),
             **{f"seconds_{part}": value for part, value in spent.items()},
             **_metrics_of(last),
             "settle_rounds": last["round"] - experiment.rounds,
-            "before_settling": _metrics_of(trained),
+            "before_settling": {"shared": self._shared(experiment.rounds), **_metrics_of(trained)},
         }
+
+    def _shared(self, rounds: int | None = None) -> float:
+        """The mean share of all rounds, or of the first so many."""
+        return float(np.mean([row["shared"] for row in self._ledger[:rounds]]))
 
 
 def _metrics_of(row: Row) -> Row:

@@ -13,6 +13,7 @@ from pathlib import Path
 import cesar
 from cesar.errors import ConfigError, DataError
 from cesar.experiment import run
+from cesar.experiment.cells import by_settling_round, comparison, metric_cells, settling_note
 from cesar.experiment.config import Experiment
 from cesar.experiment.figures import (
     BYTES,
@@ -23,11 +24,11 @@ from cesar.experiment.figures import (
     cost_axis,
     curves,
     metric_axis,
-    shown,
+    settled_words,
     symbol,
     unit_for,
 )
-from cesar.experiment.results import METRICS, MethodRow, Study, read_study, rows_of
+from cesar.experiment.results import METRICS, MethodRow, Study, read_study, rows_of, settling
 from cesar.page import PALETTE, Figure, graph_figure, stride, write_page
 
 
@@ -61,7 +62,8 @@ def _name(study: Study, studies: list[Study]) -> str:
 
 def _shown(study: Study, name: str, colours: dict[str, int]) -> dict[str, object]:
     """What the template says about one experiment."""
-    heads, methods = _summary(study, colours)
+    rows = rows_of(study)
+    heads, methods = _summary(study, rows, colours)
     caption = "Values are parameters; all else is overhead."
     sent = Figure(
         title="What a node sends per round",
@@ -74,6 +76,11 @@ def _shown(study: Study, name: str, colours: dict[str, int]) -> dict[str, object
         "about": sentence(study.experiment),
         "heads": heads,
         "methods": methods,
+        "nodes_known": any(row.spread is not None for row in rows),
+        "comparison": comparison(study, rows),
+        "settling": by_settling_round(study),
+        "settled": settled_words(study),
+        "settling_note": settling_note(study),
         "waiting": [m.title for m in study.experiment.method if m not in study.methods],
         "curves": _curves(study, colours),
         "sent": sent,
@@ -88,11 +95,12 @@ def _curves(study: Study, colours: dict[str, int]) -> list[Figure]:
     sent = cost_axis(study, "bytes", "sent per node", BYTES)
     spent = cost_axis(study, "seconds", "training and protocol", SECONDS)
     better = METRICS[study.metric].capitalize()
+    settled = settled_words(study)
     found = [
         Figure(
             title=f"{metric.name} by round",
-            caption=f"Test set, mean over nodes. {better} is better; lines that coincide learn equally fast."
-            + (" Band: one standard error over seeds." if len(study.experiment.seeds) > 1 else ""),
+            caption=f"Test set, mean over nodes. {better} is better; lines that coincide learn equally fast. "
+            f"{_legend(study)}{f' {settled[:1].upper()}{settled[1:]}, without training, are grey.' if settled else ''}",
             spec=curves(study, colours, rounds, metric),
             wide=True,
         ),
@@ -111,7 +119,21 @@ def _curves(study: Study, colours: dict[str, int]) -> list[Figure]:
         caption = "Lower is better. A line that turns upwards overfits or diverges."
         spec = curves(study, colours, rounds, metric_axis("test_loss"))
         found.append(Figure(title="Test loss by round", caption=caption, spec=spec))
+    if any(settling(study, method) for method in study.methods):
+        spec = curves(study, colours, Axis(key="settle_round", name="settling round"), metric)
+        caption = f"Averaging without training, from the end of training (0) on. {settling_note(study)}"
+        found.insert(
+            1, Figure(title=f"{metric.name} by settling round", caption=caption, spec=spec, wide=True)
+        )
     return found
+
+
+def _legend(study: Study) -> str:
+    """What bands and dashed lines are, as far as the runs have them."""
+    steps = [step for several in study.runs.values() for one in several for step in one.steps]
+    if any(f"{study.metric}_spread" in step for step in steps):
+        return "Band: standard deviation between nodes. Dashed: the mean of all models, which no node has."
+    return "Band: one standard error over seeds." if len(study.experiment.seeds) > 1 else ""
 
 
 def _topology(study: Study) -> Figure | str:
@@ -142,6 +164,7 @@ def sentence(experiment: Experiment) -> str:
     }
     spread = {"iid": "spread evenly", "shards": "in label shards", "user": "by user"}
     skew = f"with label skew (Dirichlet, α = {data.dirichlet_alpha:g})"
+    settle = f" Then up to {experiment.settle_rounds} settling rounds without training, {100 * experiment.settle_share:g} % shared."
     crashes = f" In each round a node crashes with probability {experiment.faults.crash_rate:g}."
     return (
         f"{topology.nodes} nodes on {graphs.get(topology.kind, f'a {topology.kind} graph')} train {experiment.model.name} "
@@ -149,25 +172,28 @@ def sentence(experiment: Experiment) -> str:
         f"{training.steps_per_round} SGD steps (batch size {training.batch_size}, learning rate "
         f"{training.learning_rate:g}); seeds: {', '.join(map(str, experiment.seeds))}."
         f"{' Sparse D-PSGD shares what CESAR was measured to share.' if experiment.match_share else ''}"
+        f"{settle if experiment.settle_rounds else ''}"
         f"{crashes if experiment.faults.crash_rate else ''}"
     )
 
 
-def _summary(study: Study, colours: dict[str, int]) -> tuple[list[str], list[dict[str, object]]]:
+def _summary(
+    study: Study, rows: list[MethodRow], colours: dict[str, int]
+) -> tuple[list[str], list[dict[str, object]]]:
     """The heads of the table, and a line for each method."""
-    rows, metric = rows_of(study), metric_axis(study.metric)
+    metric_heads, metrics = metric_cells(rows)
     size, unit = unit_for(max(row.bytes for row in rows), BYTES)
     second, clock = unit_for(max(row.seconds_training + row.seconds_protocol for row in rows), SECONDS)
-    heads = ["share", metric.title, f"sent per node ({unit})", "of full D-PSGD"]
+    heads = ["share", *metric_heads, f"sent per node ({unit})", "of full D-PSGD"]
     heads += [f"{what} ({clock})" for what in ("training", "protocol", "testing")]
     lines: list[dict[str, object]] = []
-    for method, row in zip(study.methods, rows, strict=True):
-        cells = [f"{row.shared:.1%}", shown(row.value, row.error, metric), f"{row.bytes / size:.2f}"]
+    for row, values in zip(rows, metrics, strict=True):
+        cells = [f"{row.shared:.1%}", *values, f"{row.bytes / size:.2f}"]
         cells.append("–" if row.bytes_ratio is None else f"{row.bytes_ratio:.3f}")
         times = (row.seconds_training, row.seconds_protocol, row.seconds_evaluation)
         cells += [f"{seconds / second:.{1 if clock == 's' else 2}f}" for seconds in times]
         number = colours[row.title]
-        look = {"kind": method.name, "colour": number % PALETTE, "symbol": symbol(number)[1]}
+        look = {"colour": number % PALETTE, "symbol": symbol(number)[1]}
         lines.append({"title": row.title, "number": number, **look, "running": _state(row), "cells": cells})
     return heads, lines
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 from cesar.errors import DataError
 from cesar.experiment import run
 from cesar.experiment.config import Experiment
+from cesar.experiment.paired import standard_error_of
 from cesar.settings import MethodSection
 from cesar.wire import CATEGORIES
 
@@ -29,21 +29,31 @@ class MethodRow:
     """What a method reached and cost: means over its seeds.
 
     Attributes:
-        value: the main metric, with the standard error over seeds as `error` (None for a single seed).
-        bytes: sent by a node in `round_` rounds.
+        value: the main metric, mean over nodes, with the standard error over seeds as `error` (None for a single seed).
+        spread: the standard deviation between nodes. What runs of older versions did not note is None, here and below.
+        mean_model: the metric of the mean of all models.
+        distance: between models and their mean.
+        before_settling: the metric after the last round of training, if settling rounds followed.
+        bytes: sent by a node in all rounds, `settle_bytes` of them in `settle_rounds` settling rounds.
         bytes_ratio: bytes per round against D-PSGD that shares everything, if the experiment has that.
-        round_: rounds done at the test step that all figures are from; `rounds` are planned.
-        seeds: runs that the means are over.
+        round_: rounds of training done at the test step that all figures are from; `rounds` are planned.
+        seeds: runs that the means are over; their values go by seed in `by_seed` and `mean_model_by_seed`.
     """
 
     title: str
     metric: str
     value: float
     error: float | None
+    spread: float | None
+    mean_model: float | None
+    distance: float | None
+    before_settling: float | None
     test_loss: float
     shared: float
     bytes: float
     bytes_ratio: float | None
+    settle_bytes: float
+    settle_rounds: float
     seconds_training: float
     seconds_protocol: float
     seconds_evaluation: float
@@ -52,6 +62,8 @@ class MethodRow:
     seeds: int
     seeds_finished: int
     seeds_planned: int
+    by_seed: dict[int, float]
+    mean_model_by_seed: dict[int, float]
 
     @property
     def higher_is_better(self) -> bool:
@@ -69,6 +81,7 @@ class RecordedRun:
     `peak_rss_bytes` is the most memory that the process had held when the run ended, if that was noted.
     """
 
+    seed: int
     finished: bool
     steps: list[Step]
     settings: str
@@ -100,32 +113,91 @@ def summarise(directory: Path) -> list[MethodRow]:
 
 
 def rows_of(study: Study) -> list[MethodRow]:
-    full = [method for method in study.methods if method.name == "dpsgd" and method.sparsifier is None]
-    full.sort(key=lambda method: method.paper)
-    per_round = mean(judged(study, full[0])[-1], "bytes_per_round") if full else None
+    full = sorted((method for method in study.methods if shares_all(method)), key=lambda method: method.paper)
+    per_round = mean(last(study, full[0]), "bytes_per_round") if full else None
     return [_row(study, method, per_round) for method in study.methods]
 
 
+def shares_all(method: MethodSection) -> bool:
+    """Whether this is plain D-PSGD that shares everything."""
+    return _is_plain(method) and method.sparsifier is None
+
+
+def _is_plain(method: MethodSection) -> bool:
+    return method.name == "dpsgd" and not method.noise and method.gossip_steps == 1
+
+
 def _row(study: Study, method: MethodSection, full: float | None) -> MethodRow:
-    steps = judged(study, method)[-1]
+    steps, metric, rounds = last(study, method), study.metric, study.experiment.rounds
+    settled = any(step["settle_round"] for step in steps)
+    trained = [group for group in judged(study, method) if group[0]["round"] == rounds]
+    seeds = [one.seed for one in _judged_runs(study, method)]
+    common = f"mean_model_{metric}"
     return MethodRow(
         title=method.title,
-        metric=study.metric,
-        value=mean(steps, study.metric),
-        error=standard_error(steps, study.metric),
+        metric=metric,
+        value=mean(steps, metric),
+        error=standard_error(steps, metric),
+        spread=mean_if_known(steps, f"{metric}_spread"),
+        mean_model=mean_if_known(steps, common),
+        distance=mean_if_known(steps, "distance"),
+        before_settling=mean(trained[0], metric) if settled and trained else None,
         test_loss=mean(steps, "test_loss"),
         shared=mean(steps, "shared"),
         bytes=mean(steps, "bytes"),
         bytes_ratio=mean(steps, "bytes_per_round") / full if full else None,
+        settle_bytes=mean(steps, "settle_bytes"),
+        settle_rounds=mean(steps, "settle_round"),
         seconds_training=mean(steps, "training"),
         seconds_protocol=mean(steps, "protocol"),
         seconds_evaluation=mean(steps, "evaluation"),
-        round_=int(steps[0]["round"]),
-        rounds=study.experiment.rounds,
+        round_=min(rounds, int(min(step["round"] for step in steps))),
+        rounds=rounds,
         seeds=len(steps),
         seeds_finished=sum(one.finished for one in study.runs[method.title]),
         seeds_planned=len(study.experiment.seeds),
+        by_seed={seed: step[metric] for seed, step in zip(seeds, steps, strict=True)},
+        mean_model_by_seed={
+            seed: step[common] for seed, step in zip(seeds, steps, strict=True) if common in step
+        },
     )
+
+
+def reference(study: Study, method: MethodSection) -> MethodSection | None:
+    """What a method is compared with: D-PSGD with the same sparsifier and share, else full sharing.
+
+    Of several it is the first, one with the same exchange (`paper`) before others.
+    """
+    plain = [other for other in study.methods if _is_plain(other) and other is not method]
+    plain.sort(key=lambda other: other.paper != method.paper)
+    own = [other for other in plain if method.sparsifier is not None and _shares_alike(other, method)]
+    if method.name == "dpsgd":  # the first of its kind is compared with full sharing, not with the second
+        own = [other for other in own if study.methods.index(other) < study.methods.index(method)]
+    full = [] if shares_all(method) else [other for other in plain if shares_all(other)]
+    return next(iter([*own, *full]), None)
+
+
+def _shares_alike(plain: MethodSection, method: MethodSection) -> bool:
+    """Whether D-PSGD has a method's sparsifier and its share, or takes over the share that was measured."""
+    amount = plain.share or plain.alpha
+    return plain.sparsifier == method.sparsifier and amount in (None, method.share or method.alpha)
+
+
+def last(study: Study, method: MethodSection) -> list[Step]:
+    """The test steps that a method's row is made from.
+
+    Runs that have ended are judged by their own last step: with a tolerance one seed settles in fewer rounds than another.
+    """
+    common = judged(study, method)[-1]
+    ends = [one.steps[-1] for one in _judged_runs(study, method) if one.finished]
+    ended = len(ends) == len(common) and all(step["round"] >= study.experiment.rounds for step in ends)
+    return ends if ended else common
+
+
+def settling(study: Study, method: MethodSection) -> list[list[Step]]:
+    """The test steps from the end of training on, if settling rounds followed."""
+    groups = [g for g in judged(study, method) if g[0]["round"] >= study.experiment.rounds]
+    return groups if len(groups) > 1 else []
 
 
 def judged(study: Study, method: MethodSection) -> list[list[Step]]:
@@ -134,8 +206,7 @@ def judged(study: Study, method: MethodSection) -> list[list[Step]]:
     Those in question are the finished ones, or while there is none, all that have begun; so a mean never
     jumps because a seed dropped out of it.
     """
-    begun = [one for one in study.runs[method.title] if one.steps]
-    judged = [one for one in begun if one.finished] or begun
+    judged = _judged_runs(study, method)
     by_round: dict[float, list[Step]] = {}
     for step in (step for one in judged for step in one.steps):
         by_round.setdefault(step["round"], []).append(step)
@@ -145,16 +216,23 @@ def judged(study: Study, method: MethodSection) -> list[list[Step]]:
     return groups
 
 
+def _judged_runs(study: Study, method: MethodSection) -> list[RecordedRun]:
+    begun = [one for one in study.runs[method.title] if one.steps]
+    return [one for one in begun if one.finished] or begun
+
+
 def mean(steps: Sequence[Step], key: str) -> float:
     return float(np.mean([step[key] for step in steps]))
 
 
+def mean_if_known(steps: Sequence[Step], key: str) -> float | None:
+    """The mean of what runs of older versions did not note."""
+    return mean(steps, key) if all(key in step for step in steps) else None
+
+
 def standard_error(steps: Sequence[Step], key: str) -> float | None:
-    """The standard error of the mean; one seed has none."""
-    if len(steps) < 2:
-        return None
-    with np.errstate(invalid="ignore"):  # the table says it if a run diverged
-        return float(np.std([step[key] for step in steps], ddof=1) / math.sqrt(len(steps)))
+    """The standard error of the mean over seeds; one seed has none."""
+    return standard_error_of([step[key] for step in steps])
 
 
 def read_study(directory: Path) -> Study:
@@ -165,7 +243,7 @@ def read_study(directory: Path) -> Study:
     except (OSError, ValueError, TypeError) as error:
         raise DataError(f"{directory / 'experiment.json'} cannot be read: {error}") from None
     runs = {
-        method.title: [_read_run(directory / method.folder / f"seed-{seed}") for seed in experiment.seeds]
+        method.title: [_read_run(directory / method.folder, seed, experiment) for seed in experiment.seeds]
         for method in experiment.method
     }
     tested = [method for method in experiment.method if any(one.steps for one in runs[method.title])]
@@ -178,14 +256,16 @@ def read_study(directory: Path) -> Study:
     return Study(folder=folder, experiment=experiment, metric=metric, methods=tested, runs=runs)
 
 
-def _read_run(folder: Path) -> RecordedRun:
+def _read_run(method: Path, seed: int, experiment: Experiment) -> RecordedRun:
+    folder = method / f"seed-{seed}"
     metrics, ledger, timing = (_table(folder / f"{name}.csv") for name in ("metrics", "ledger", "timing"))
     summary, versions = _json(folder / "summary.json"), _json(folder / "versions.json")
     try:
-        steps = list(_steps(metrics, ledger, timing))
+        steps = list(_steps(metrics, ledger, timing, experiment.rounds))
     except KeyError as error:
         raise DataError(f"{folder}: the tables of this run have no column {error}") from None
     return RecordedRun(
+        seed=seed,
         finished=bool(summary and steps),
         steps=steps,
         settings=str(summary.get("settings", "")),
@@ -194,8 +274,8 @@ def _read_run(folder: Path) -> RecordedRun:
     )
 
 
-def _steps(metrics: list[Step], ledger: list[Step], timing: list[Step]) -> Iterator[Step]:
-    """Test steps and all that led to them. A step that another table lacks is still being written."""
+def _steps(metrics: list[Step], ledger: list[Step], timing: list[Step], rounds: int) -> Iterator[Step]:
+    """Test steps and all that led to them; after `rounds` rounds come settling rounds. A step that another table lacks is still being written."""
     for row in metrics:
         done = int(row["round"])
         if not 0 < done <= min(len(ledger), len(timing)):
@@ -211,6 +291,8 @@ def _steps(metrics: list[Step], ledger: list[Step], timing: list[Step]) -> Itera
             "seconds": spent["training"] + spent["protocol"],
             "shared": sum(line["shared"] for line in ledger[:done]) / done,
             "bytes_per_round": row["bytes"] / done,
+            "settle_round": max(0, done - rounds),
+            "settle_bytes": sum(line[category] for line in ledger[rounds:done] for category in CATEGORIES),
             **{f"{category}_per_round": row[f"bytes_{category}"] / done for category in CATEGORIES},
         }
 

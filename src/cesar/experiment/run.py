@@ -238,15 +238,22 @@ def _check(experiment: Experiment, run: Run, data: Dataset) -> None:
 def _measured_share(
     experiment: Experiment, method: MethodSection, summaries: list[dict[str, object]]
 ) -> float | None:
-    """With `match_share`: what CESAR with the same sparsifier shared, mean over its seeds."""
+    """With `match_share`: what CESAR with the same sparsifier shared while it trained, mean over its seeds; without groups if there is such a
+    method, since unions of TopK share less where nodes select alike.
+    """
     if not experiment.match_share or method.name != "dpsgd" or method.sparsifier is None:
         return None
-    shares = [
-        float(str(summary["shared"]))
-        for summary in summaries
-        if summary["method"] == "cesar" and summary["sparsifier"] == method.sparsifier
-    ]
+    alike = [m for m in experiment.method if m.name == "cesar" and m.sparsifier == method.sparsifier]
+    titles = {m.title for m in alike if m.group_size is None} or {m.title for m in alike}
+    shares = [_trained_share(summary) for summary in summaries if summary["title"] in titles]
     return float(np.mean(shares))
+
+
+def _trained_share(summary: dict[str, object]) -> float:
+    """Settling rounds have a share of their own; runs of older versions have none."""
+    before = summary.get("before_settling")
+    trained = before if isinstance(before, dict) and "shared" in before else summary
+    return float(str(trained["shared"]))
 
 
 def _execute_run(

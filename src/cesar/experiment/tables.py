@@ -7,18 +7,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from cesar.errors import ConfigError, DataError
-from cesar.experiment.figures import BYTES, Axis, cost_axis, metric_axis, shown
+from cesar.experiment.cells import Cells, by_settling_round, comparison, metric_cells, settling_note
+from cesar.experiment.figures import BYTES, cost_axis, settled_words
 from cesar.experiment.report import sentence
-from cesar.experiment.results import METRICS, MethodRow, Study, read_study, rows_of
-from cesar.settings import MethodSection
+from cesar.experiment.results import MethodRow, Study, read_study, rows_of
 from cesar.sim.machine import machine
 
 HEAD = """# Benchmarks
 
 Written by `cesar report … --markdown`; every figure was measured. Metrics are means over nodes and seeds on the test
-set, ± the standard error over seeds. Shared is the fraction of the parameters that a node sent to a neighbour; bytes
-are those of a node in all rounds. Seconds are of all nodes on one machine. Ratios of time are of training and
-protocol together, without testing.
+set, ± the standard error over seeds; the spread is the standard deviation between nodes. Shared is the fraction of the
+parameters that a node sent to a neighbour; bytes are those of a node in all rounds. Seconds are of all nodes on one
+machine. Methods are compared with D-PSGD of the same sparsifier and share, or else with full sharing, seed by seed:
+mean difference ± its standard error, and its 95 % interval (Student's t). Ratios of time are of training and protocol
+together, without testing.
 """
 
 
@@ -69,7 +71,10 @@ def _section(study: Study, note: str | None) -> Iterator[str]:
     if note is not None:
         yield f"{note}\n"
     yield from _results(study, rows)
-    yield from _comparison(study, rows)
+    yield from _grid(comparison(study, rows))
+    if words := settled_words(study):
+        yield from _grid(by_settling_round(study))
+        yield f"Round 0 is the end of training. In all: {words}. {settling_note(study)}".rstrip() + "\n"
     yield from (f"{line}\n" for line in _circumstances(study))
 
 
@@ -77,17 +82,24 @@ def _table(*heads: str) -> str:
     return f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}"
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _grid(table: Cells) -> Iterator[str]:
+    if table.rows:
+        yield _table(*table.heads)
+        yield from (_line(row) for row in table.rows)
+        yield ""
 
 
 def _results(study: Study, rows: list[MethodRow]) -> Iterator[str]:
-    metric, sent = metric_axis(study.metric), cost_axis(study, "bytes", "sent per node", BYTES)
-    yield _table("method", "shared", metric.title, sent.title, "training s", "protocol s", "testing s")
-    for row in rows:
+    sent, (heads, metrics) = cost_axis(study, "bytes", "sent per node", BYTES), metric_cells(rows)
+    yield _table("method", "shared", *heads, sent.title, "training s", "protocol s", "testing s")
+    for row, values in zip(rows, metrics, strict=True):
         seconds = (row.seconds_training, row.seconds_protocol, row.seconds_evaluation)
-        cells = (f"{row.shared:.2%}", shown(row.value, row.error, metric), f"{row.bytes / sent.size:.2f}")
-        yield f"| {' | '.join([_cell(row.title), *cells, *(f'{part:.1f}' for part in seconds)])} |"
+        cells = [row.title, f"{row.shared:.2%}", *values, f"{row.bytes / sent.size:.2f}"]
+        yield _line([*cells, *(f"{part:.1f}" for part in seconds)])
     yield ""
     for row in rows:
         if row.round_ < row.rounds or row.seeds < row.seeds_planned:
@@ -95,45 +107,6 @@ def _results(study: Study, rows: list[MethodRow]) -> Iterator[str]:
                 f"Not complete: {row.title}, {row.seeds} of {row.seeds_planned} seeds, {row.round_} of {row.rounds} "
                 "rounds.\n"
             )
-
-
-def _comparison(study: Study, rows: list[MethodRow]) -> Iterator[str]:
-    """Masked methods against D-PSGD with the same sparsifier."""
-    metric = metric_axis(study.metric)
-    pairs = list(zip(study.methods, rows, strict=True))
-    lines = [
-        f"| {_cell(row.title)} | {_cell(plain.title)} | {_seconds(row) / _seconds(plain):.3f} | {_against(row, plain, metric)} |"
-        for method, row in pairs
-        if method.name != "dpsgd" and (plain := _counterpart(method, row, pairs))
-    ]
-    if lines:
-        yield _table("method", "against", "ratio of time", metric.name)
-        yield from lines
-        yield ""
-
-
-def _counterpart(
-    method: MethodSection, row: MethodRow, pairs: list[tuple[MethodSection, MethodRow]]
-) -> MethodRow | None:
-    """D-PSGD with the same sparsifier: of several the one that shares most nearly as much, after as many rounds."""
-    plain = [
-        (other.paper != method.paper, abs(one.shared - row.shared), one.title, one)
-        for other, one in pairs
-        if other.name == "dpsgd" and other.sparsifier == method.sparsifier and one.round_ == row.round_
-    ]
-    return min(plain)[-1] if plain else None
-
-
-def _seconds(row: MethodRow) -> float:
-    return row.seconds_training + row.seconds_protocol
-
-
-def _against(row: MethodRow, plain: MethodRow, metric: Axis) -> str:
-    """Percentages and scores as a difference, errors as a ratio."""
-    if METRICS[row.metric] == "lower":
-        return f"{row.value / plain.value:.4f} times"
-    unit = " points" if metric.unit == "%" else ""
-    return f"{(row.value - plain.value) / metric.size:+.{2 if unit else 4}f}{unit}"
 
 
 def _circumstances(study: Study) -> Iterator[str]:

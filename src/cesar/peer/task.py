@@ -21,6 +21,7 @@ from cesar.peer.config import PeerConfig, Purpose, session_of
 from cesar.peer.membership import Membership
 from cesar.peer.messages import TRAINS, Hello, Status, share_in
 from cesar.peer.roster import Roster
+from cesar.protocol import Continuity
 from cesar.sparsify import TopK
 from cesar.types import Vector
 
@@ -58,6 +59,7 @@ class Task:
         self.reference: Vector | None = None
         self.memory: Vector | None = None
         self._warned = False
+        self._continuity = Continuity()
 
     def usable(self, roster: Roster) -> Cesar | SecureAggregation:
         """The method on this roster's graph; raises where they do not go together."""
@@ -140,6 +142,7 @@ class Task:
             keys=membership.keys(session),
             first_round=first_round,
             tensors=self.tensors,
+            continuity=self._continuity,
             scale_bits=self._config.tables.rounds.scale_bits,
         )
         node.memory, self.made_for = self.memory, share

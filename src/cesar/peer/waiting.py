@@ -32,6 +32,8 @@ class Wait:
     Attributes:
         missing: nobody if they are back, and `regroup_after` keeps the next sum apart from the last one.
         since: the first round of this absence.
+        missing: who had not announced itself; nobody if all are back, and the group is silent for some rounds more because
+            its sums with and without a member must be `regroup_after` rounds apart.
         goes_on: the others send without those who are missing, since `regroup_after` allows it.
     """
 
@@ -77,7 +79,8 @@ class Waiting:
         if now == self.groups:
             return
         for wait in now:
-            if wait.group not in before or before[wait.group].goes_on != wait.goes_on:
+            last = before.get(wait.group)
+            if last is None or (last.goes_on, not last.missing) != (wait.goes_on, not wait.missing):
                 log.warning("%s", wait.told(roster))
         for wait in before.values():
             if wait.group not in {new.group for new in now}:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cesar import ring
-from cesar.crypto.keys import SEED_BYTES, Attempt, Keyring, MaskKey, mask_key
+from cesar.crypto.keys import SEED_BYTES, Keyring, MaskKey, RoundId, mask_key
 from cesar.errors import Reason, RemoteProtocolError
 from cesar.methods import Cesar
 from cesar.protocol.events import Contribution, Outbound
@@ -31,7 +31,7 @@ class Context:
     """
 
     method: Cesar
-    attempt: Attempt
+    attempt: RoundId
     hood: Neighbourhood
     own: Contribution
     keys: Keyring
@@ -44,7 +44,7 @@ class Context:
     def drawn(
         cls,
         method: Cesar,
-        attempt: Attempt,
+        attempt: RoundId,
         hood: Neighbourhood,
         own: Contribution,
         keys: Keyring,

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from cesar.crypto.keys import Attempt, Keyring
+from cesar.crypto.keys import Keyring, RoundId
 from cesar.errors import CesarError, DataError, LocalProtocolError, RemoteProtocolError
 from cesar.indices import codecs
 from cesar.methods import DPSGD, Cesar, Method, SecureAggregation
@@ -46,6 +46,7 @@ class Engine:
         keys: this node's keys; D-PSGD needs none.
         first_round: frames of earlier rounds are late from the start.
         tensors: the sizes of the model's tensors, each of which gets a scale of its own; by default it is one.
+        continuity: that of an engine of the same node before this one; its sums count.
         scale_bits: announcements of values over 2^this times the own (or 1, if those are smaller) are refused.
     """
 
@@ -59,6 +60,7 @@ class Engine:
         keys: Keyring | None = None,
         first_round: int = 0,
         tensors: Sequence[int] | None = None,
+        continuity: Continuity | None = None,
         scale_bits: int | None = None,
     ) -> None:
         self._scale_bits = scale_bits
@@ -77,7 +79,7 @@ class Engine:
         self._largest_share = 4 * size + codecs.longest(size) + 65536
         self._inbox = Inbox(node, session, RoundNo(first_round), self._largest_share)
         self._inbox.early_kinds = _early_kinds(self._method)
-        self._continuity = Continuity()
+        self._continuity = continuity or Continuity()
         self._round: Round | None = None
         self._own: Contribution | None = None
         self._events: deque[Event] = deque()
@@ -121,7 +123,7 @@ class Engine:
             raise DataError(
                 f"the model has {len(contribution.vector)} parameters, but the network averages {self._size}"
             )
-        attempt = Attempt(session=self._session, round_=round_)
+        attempt = RoundId(session=self._session, round_=round_)
         started = self._make_round(attempt, hood, contribution, entropy, deadlines)
         self._inbox.largest_frame = self.largest_frame(hood)
         kept = self._inbox.open(round_)
@@ -140,7 +142,7 @@ class Engine:
 
     def _make_round(
         self,
-        attempt: Attempt,
+        attempt: RoundId,
         hood: Neighbourhood,
         contribution: Contribution,
         entropy: Entropy,

@@ -172,20 +172,14 @@ class MaskedRound:
             known = self._announced[i]
             items.append(
                 RelayItem(
-                    token=known.token, indices=write_set(self._as_seen_by(i, j), self._method.index_code)
+                    token=known.token,
+                    indices=write_set(_as_seen_by(known, self._announced[j]), self._method.index_code),
                 )
             )
         message = Relay(exponents=self._exponents, group=self._members, items=tuple(items))
         return Outbound(
             recipients=(j,), frame=message.encode(self._context.header(Kind.RELAY), self._hood.view)
         )
-
-    def _as_seen_by(self, i: NodeId, j: NodeId) -> IndexSet | None:
-        """I_i as j needs it: the seed if there is one, else restricted to I_j."""
-        theirs, addressee = self._announced[i].indices, self._announced[j].indices
-        if theirs is None or addressee is None or theirs.seed is not None:
-            return theirs
-        return theirs.within(addressee)
 
     def _relayed_to(self, j: NodeId, relay: NodeId, group: tuple[NodeId, ...]) -> list[NodeId]:
         """The members of a relay's group that it tells j about, ascending."""
@@ -398,3 +392,11 @@ class MaskedRound:
             contributors=tuple(sorted(receiver.arrived)) if usable else (),
             lost=lost,
         )
+
+
+def _as_seen_by(announced: Announced, addressee: Announced) -> IndexSet | None:
+    """A set as a partner needs it: the seed if there is one, else restricted to what the partner selected."""
+    theirs, own = announced.indices, addressee.indices
+    if theirs is None or own is None or theirs.seed is not None:
+        return theirs
+    return theirs.within(own)

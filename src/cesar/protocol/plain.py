@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cesar.bits import ONE, ZERO, jit, lowest_bit
-from cesar.crypto.keys import Attempt
+from cesar.crypto.keys import RoundId
 from cesar.errors import EncodingError, Reason, RemoteProtocolError
 from cesar.indices import IndexSet
 from cesar.methods import DPSGD
@@ -71,7 +71,7 @@ class PlainRound:
     def __init__(
         self,
         method: DPSGD,
-        attempt: Attempt,
+        attempt: RoundId,
         hood: Neighbourhood,
         contribution: Contribution,
         deadlines: Deadlines,

@@ -9,6 +9,7 @@ from cesar.reproduce.figures.collusion import COLLUSION
 from cesar.reproduce.figures.datasets import DATASETS_RANDOM, DATASETS_TOPK
 from cesar.reproduce.figures.degree import DEGREE
 from cesar.reproduce.figures.dropouts import DROPOUTS
+from cesar.reproduce.figures.groups import GROUPS
 from cesar.reproduce.figures.masking import MASKING
 from cesar.reproduce.figures.membership import MEMBERSHIP
 from cesar.reproduce.figures.nodes import NODES
@@ -31,6 +32,7 @@ _ALL = (
     DEGREE,
     RING,
     SUBSAMPLING,
+    GROUPS,
 )
 CATALOGUE = {one.name: one for one in _ALL}
 

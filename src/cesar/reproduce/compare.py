@@ -13,9 +13,13 @@ Rows = dict[str, dict[str, "MethodRow"]]
 
 
 def gap(one: MethodRow, other: MethodRow) -> tuple[float, float]:
-    """The difference of two means, and its standard error (NaN where a side has one seed)."""
-    errors = [math.nan if row.error is None else row.error for row in (one, other)]
-    return one.value - other.value, math.hypot(*errors)
+    """The mean difference over the seeds that both have, and its standard error (NaN for one seed)."""
+    from cesar.experiment.paired import paired  # noqa: PLC0415  (the command line starts without scipy)
+
+    found = paired(one.by_seed, other.by_seed)
+    if found is None:
+        return math.nan, math.nan
+    return found.mean, math.nan if found.error is None else found.error
 
 
 def points(difference: float, error: float) -> str:

@@ -13,12 +13,24 @@ from cesar.experiment.results import MethodRow, Study, judged, mean, read_study,
 from cesar.reproduce import counts
 from cesar.reproduce.catalogue import CATALOGUE, find
 from cesar.reproduce.counts import Count
-from cesar.reproduce.pairs import Pair, Row, Series
+from cesar.reproduce.pairs import NONE, Pair, Row, Series
 from cesar.reproduce.reproduction import Outcome, Reproduction, Saved
 from cesar.reproduce.running import MANIFEST, read_manifest
 from cesar.reproduce.tables import Scale, check_scale
 
-HEADS = ("part", "method", "% shared", "{metric}", "paper", "MB per node", "protocol s", "seeds × rounds")
+HEADS = (
+    "part",
+    "method",
+    "% shared",
+    "{metric}",
+    "spread",
+    "all models",
+    "unsettled",
+    "paper",
+    "MB per node",
+    "protocol s",
+    "seeds × rounds",
+)
 
 
 def read_all(directories: Sequence[Path]) -> list[Outcome]:
@@ -104,7 +116,8 @@ def _study_pairs(
         group = {part: rows[part] for part in parts}
         yield Pair(
             title=f"{axis.title[:1].upper()}{axis.title[1:]}",
-            caption="Mean over nodes and seeds at the last test, ± standard error over seeds.",
+            caption="Mean over nodes and seeds at the last test, ± standard error over seeds; standard deviation between "
+            "nodes; the mean of all models; the mean over nodes before settling, where rounds of averaging alone followed.",
             axes=("MB sent per node" if of.by_bytes else "part", axis.title),
             series=_curves(studies[parts[0]]) if of.by_bytes else _points(group),
             heads=tuple(head.format(metric=axis.title) for head in HEADS),
@@ -114,12 +127,14 @@ def _study_pairs(
 
 def _line(of: Reproduction, part: str, row: MethodRow) -> Row:
     axis = metric_axis(row.metric)
+    others = (row.spread, row.mean_model, row.before_settling)
     unfinished = "" if row.seeds_finished == row.seeds_planned else f" ({row.seeds_finished} finished)"
     return (
         part,
         row.title,
         f"{100 * row.shared:.2f}",
         shown(row.value, row.error, axis),
+        *(NONE if value is None else shown(value, None, axis) for value in others),
         of.published(part, row.title),
         f"{row.bytes / 1e6:.2f}",
         f"{row.seconds_protocol:.1f}",

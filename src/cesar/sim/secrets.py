@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from cesar.crypto.keys import SESSION_BYTES, Attempt, KeyPair, Keyring, PairSecret
+from cesar.crypto.keys import SESSION_BYTES, KeyPair, Keyring, PairSecret, RoundId
 from cesar.indices import IndexSet
 from cesar.seeds import SeedTree
 from cesar.sparsify import AnySparsifier, CoordinatedSubsampling, RandomSubsampling
@@ -25,9 +25,9 @@ class Secrets:
         self._key_pairs: dict[NodeId, KeyPair] = {}
         self._pairs: dict[tuple[NodeId, NodeId], PairSecret] = {}
 
-    def attempt(self, round_: RoundNo) -> Attempt:
+    def attempt(self, round_: RoundNo) -> RoundId:
         """The round's name, which everything drawn in common depends on."""
-        return Attempt(session=self.session, round_=round_)
+        return RoundId(session=self.session, round_=round_)
 
     def key_pair(self, node: NodeId) -> KeyPair:
         """A node's static agreement keys."""

@@ -20,7 +20,7 @@ APPROACHES = Reproduction(
     brief="five approaches, measured",
     what="five approaches measured: accuracy, bytes, and how well a neighbour infers membership",
     needs=needs("cifar10"),
-    takes=takes("8 s", "5 min", "10 days"),
+    takes=takes("8 s", "5 min", "5 h", "10 days"),
     experiments=experiments,
     measurements=(membership.inference(known={}),),
 )

@@ -18,7 +18,7 @@ BUDGET = Reproduction(
     brief="accuracy against bytes",
     what="accuracy against bytes: D-PSGD and secure aggregation in full, D-PSGD and CESAR at 30 %",
     needs=needs("cifar10"),
-    takes=takes("2 s", "7 min", "8 days"),
+    takes=takes("2 s", "7 min", "4 h", "8 days"),
     experiments=experiments,
     by_bytes=True,
 )

@@ -7,14 +7,19 @@ from functools import partial
 from cesar.reproduce.figures.settings import TABLE_III
 from cesar.reproduce.pairs import NONE
 from cesar.reproduce.reproduction import Reproduction, needs, takes
-from cesar.reproduce.tables import PAPER, SMALL, Scale, Tables, against_dpsgd, base, spread_for
+from cesar.reproduce.tables import MEDIUM, PAPER, SMALL, Scale, Tables, against_dpsgd, base, spread_for
 
 ROUGE_L = (14.72, 14.73)
 """XSum, Section IV-B1: CESAR, D-PSGD, as printed."""
 
 
 def _experiments(sparsifier: str, scale: Scale) -> dict[str, Tables]:
-    names = {Scale.SMOKE: ["cifar10"], Scale.SMALL: list(SMALL), Scale.PAPER: list(PAPER)}[scale]
+    names = {
+        Scale.SMOKE: ["cifar10"],
+        Scale.SMALL: list(SMALL),
+        Scale.MEDIUM: list(MEDIUM),
+        Scale.PAPER: list(PAPER),
+    }[scale]
     return {
         name: base(name, scale, spread=spread_for(name, sparsifier)) | against_dpsgd(sparsifier, scale)
         for name in names
@@ -37,7 +42,7 @@ def _over_datasets(sparsifier: str, place: str, name: str, smoke: str) -> Reprod
         brief=f"{name} over datasets",
         what=f"CESAR against D-PSGD with {name}, over datasets",
         needs=needs("cifar10, movielens", ", ".join(PAPER)),
-        takes=takes(smoke, "8 min", "weeks, with a GPU"),
+        takes=takes(smoke, "8 min", "5 h", "weeks, with a GPU"),
         experiments=partial(_experiments, sparsifier),
         published=partial(_published, sparsifier),
     )

@@ -71,7 +71,7 @@ DEGREE = Reproduction(
     brief="coordination at higher degrees",
     what="bytes of the coordination at degrees 3 to 12, against the size of View2",
     needs=needs("cifar10"),
-    takes=takes("2 s", "10 min", "10 min"),
+    takes=takes("2 s", "10 min", "10 min", "10 min"),
     counting=_counting,
     count_pair=_pair,
     claims=(Claim(title="Coordination follows View2", check=_follows_view2),),

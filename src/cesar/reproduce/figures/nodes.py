@@ -60,7 +60,7 @@ NODES = Reproduction(
     brief="coordination in larger networks",
     what="bytes of the coordination in networks of 48 to 288 nodes",
     needs=needs("cifar10"),
-    takes=takes("2 s", "15 min", "15 min"),
+    takes=takes("2 s", "15 min", "15 min", "15 min"),
     counting=_counting,
     count_pair=_pair,
     claims=(Claim(title="Coordination does not grow with the network", check=_grows_with_view2),),

@@ -58,7 +58,7 @@ RING = Reproduction(
     brief="how wide a ring",
     what="accuracy with rings of 16, 20, 24 and 32 bits",
     needs=needs("cifar10, movielens"),
-    takes=takes("4 s", "9 min", "8 days"),
+    takes=takes("4 s", "9 min", "6 h", "8 days"),
     experiments=experiments,
     claims=(Claim(title="How wide a ring", check=_narrow),),
 )
