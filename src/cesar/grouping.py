@@ -57,7 +57,7 @@ def divide(network: bytes, receiver: NodeId, view: View, group_size: int, draw: 
     """The groups of one receiver: a shuffle that everybody can repeat, and every g-th member of it.
 
     >>> divide(b"", NodeId(0), tuple(map(NodeId, range(1, 7))), 3)
-    ((1, 3, 6), (2, 4, 5))
+    ((3, 4, 5), (1, 2, 6))
     """
     label = struct.pack(
         f"<I{len(network)}sIIII", len(network), network, receiver, group_size, draw, len(view)

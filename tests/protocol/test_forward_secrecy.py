@@ -70,8 +70,11 @@ class Thief:
     def take(self, memory):
         """Go on with the key pairs and secrets in some memory, and with all long-lived keys."""
         static = [key_pair(node) for node in GRAPH]
-        self.pairs = [*static, *(one for one in memory if isinstance(one, KeyPair))]
-        self.secrets = [one for one in memory if isinstance(one, PairSecret)]
+        self.pairs = [
+            *static,
+            *(one for one in memory if type(one) is KeyPair),
+        ]  # isinstance would wake lazy modules
+        self.secrets = [one for one in memory if type(one) is PairSecret]
 
     def record(self, sender, recipient, frame):
         header, body = read_header(bytes(frame.payload))
