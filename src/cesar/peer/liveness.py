@@ -57,6 +57,10 @@ class Neighbour:
     refusals: int = 0
     last_error: str = ""
 
+    def there_for(self, purpose: str) -> bool:
+        """Whether it is connected, for the same purpose: one that is being checked does not train."""
+        return self.up and self.purpose == purpose
+
 
 class Liveness:
     """The neighbours of one peer.
@@ -158,14 +162,9 @@ class Liveness:
         return frozenset(peer for peer, known in self.neighbours.items() if known.up)
 
     def takes_part(self, peer: NodeId) -> bool:
-        """Whether a neighbour is connected and does the same thing: one that is being checked does not train, and one
-        that trains does not settle.
-        """
+        """Whether a neighbour is there and does the same thing: one that trains does not settle."""
         known = self._known(peer)
-        return self._belongs(known) and known.status.share == self.mine.share
-
-    def _belongs(self, known: Neighbour) -> bool:
-        return known.up and known.purpose == self.purpose
+        return known.there_for(self.purpose) and known.status.share == self.mine.share
 
     @property
     def training(self) -> frozenset[NodeId]:
@@ -173,7 +172,7 @@ class Liveness:
         return frozenset(
             peer
             for peer, known in self.neighbours.items()
-            if self._belongs(known) and known.status.mode == TRAINS
+            if known.there_for(self.purpose) and known.status.mode == TRAINS
         )
 
     @property
@@ -186,7 +185,8 @@ class Liveness:
         others are; no round below `least`. It takes two neighbours to go far, except for one that has nobody to
         average with, and in a check, after which nobody remembers.
         """
-        said = sorted((self.neighbours[peer].status.joinable for peer in self._partners()), reverse=True)
+        partners = (known for known in self.neighbours.values() if known.there_for(self.purpose))
+        said = sorted((known.status.joinable for known in partners), reverse=True)
         latest, second = [*said, 0, 0][:2]
         agreed = max(least, second)
         follows = latest <= agreed + NEAR or self._alone >= LONELY or self.purpose == "check"
@@ -194,9 +194,5 @@ class Liveness:
 
     def still_in(self, round_: int) -> bool:
         """Whether somebody who is awaited at all has this round to end."""
-        known = [self.neighbours[peer] for peer in self._partners()]
-        return any(other.status.current == round_ and not other.suspected for other in known)
-
-    def _partners(self) -> list[NodeId]:
-        """Whoever counts the same rounds."""
-        return [peer for peer, known in self.neighbours.items() if self._belongs(known)]
+        partners = (known for known in self.neighbours.values() if known.there_for(self.purpose))
+        return any(known.status.current == round_ and not known.suspected for known in partners)
