@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from cesar import ring
 from cesar.crypto.keys import SEED_BYTES, Keyring, MaskKey, RoundId, mask_key
 from cesar.errors import Reason, RemoteProtocolError
+from cesar.indices import IndexSet
 from cesar.methods import Cesar
 from cesar.protocol.events import Contribution, Outbound
 from cesar.protocol.sender import dither_for
@@ -18,6 +19,15 @@ from cesar.sparsify import write_set
 from cesar.topology import Neighbourhood
 from cesar.types import Entropy, NodeId
 from cesar.wire import Announce, Header, Kind, Token
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """What a neighbour has said about itself; without a set where the receiver's is everybody's."""
+
+    token: Token
+    exponents: tuple[int, ...]
+    indices: IndexSet | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

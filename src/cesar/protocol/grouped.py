@@ -37,7 +37,7 @@ from cesar.errors import (
 )
 from cesar.grouping import Group
 from cesar.indices import IndexSet, decode
-from cesar.protocol.context import Context
+from cesar.protocol.context import Announced, Context
 from cesar.protocol.continuity import Continuity
 from cesar.protocol.events import AggregateReady, Deadlines, Outbound
 from cesar.protocol.round import Course, Outbox, Phase, Step
@@ -45,15 +45,6 @@ from cesar.protocol.sender import read_values, wants_negation, write_grouped
 from cesar.sparsify import RandomSubsampling, read_set, write_set
 from cesar.types import BitWords, NodeId, RingWords
 from cesar.wire import Announce, GroupTerms, Kind, Share, Token, members_to_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Announced:
-    """What a neighbour has said about itself."""
-
-    token: Token
-    exponents: tuple[int, ...]
-    indices: IndexSet | None
 
 
 @dataclass(slots=True)

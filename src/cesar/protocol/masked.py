@@ -37,7 +37,7 @@ from cesar import bits, ring
 from cesar.crypto.keys import facts_of
 from cesar.errors import DataError, EncodingError, Reason, RemoteProtocolError
 from cesar.indices import IndexSet, decode
-from cesar.protocol.context import Context
+from cesar.protocol.context import Announced, Context
 from cesar.protocol.events import AggregateReady, Deadlines, Outbound
 from cesar.protocol.receiver import Receiver
 from cesar.protocol.round import Course, Outbox, Phase, Step
@@ -61,15 +61,6 @@ from cesar.wire import (
     Token,
     members_to_bytes,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Announced:
-    """What a peer has said about itself."""
-
-    token: Token
-    exponents: tuple[int, ...]
-    indices: IndexSet | None  # None: the receiver's set is everybody's
 
 
 @dataclass(frozen=True, slots=True)
