@@ -133,7 +133,7 @@ class Cohort:
     ) -> list[dict[str, float]]:
         """The test metrics of each node."""
         fields = self._data.test.fields
-        samples = Samples(tuple(field[:test_samples].to(self._device) for field in fields))
+        samples = Samples(tuple(_laid_out(field[:test_samples].to(self._device)) for field in fields))
 
         def test(node: int) -> dict[str, float]:
             module = self._own_module()

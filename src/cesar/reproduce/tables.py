@@ -92,7 +92,7 @@ MEDIUM: dict[str, Tables] = {
         **SETTLE,
         "training": {"learning_rate": 0.05},
         "topology": {"nodes": 32},
-        "evaluation": {"every": 50, "test_samples": 2000, "all_at_end": True},
+        "evaluation": {"every": 100, "test_samples": 2000, "all_at_end": True},
     },
     "movielens": {
         "rounds": 2000,
