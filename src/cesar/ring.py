@@ -14,10 +14,15 @@ ever clipped.
 so rounding is stochastic: up with the probability of the remainder, E[q] = v · 2^f exactly. The randomness
 is a counter hash of a fresh seed. It is not a mask and hides nothing.
 
+*Fixed groups round after masking.* Their values and masks are 64-bit words, of which the upper b bits are sent, rounded
+to nearest. Masked words are uniform, so that this is stochastic rounding of the group's *sum*, without a bias and without
+further randomness, and what a receiver sees depends on that sum alone, whatever scale it has asked for
+(docs/design/009-fixed-groups.md). The sum is off by less than m/2 steps.
+
 *Six decimals.* The paper multiplies by 10^6 and takes 32-bit words. `decimal_grid` keeps that; a value that
 could overflow the sum is refused before anything is sent.
 
-Arithmetic wraps in this module only, on `uint32`.
+Arithmetic wraps in this module only, on `uint32` and `uint64`.
 """
 
 from __future__ import annotations
@@ -185,20 +190,19 @@ def _tensor_of(edges: NDArray[np.int64], position: int) -> int:
 
 @jit
 def seal(
-    acc: RingWords,
+    masks: RingWords,
     vector: Vector,
     kept: BitWords,
     first: int,
     edges: NDArray[np.int64],
     scales: NDArray[np.float64],
     dither: np.uint64,
-    dense: bool,
     out: RingWords,
 ) -> int:
     """Add the rounded values at the kept positions to their masks and write them without gaps to `out`.
 
     Args:
-        acc: the masks: one word per position of this block, or, if `dense`, one per kept position.
+        masks: one word per position of this block.
         vector: the whole model.
         kept: a block of its positions, which starts at word `first` of the bitmap.
 
@@ -215,8 +219,41 @@ def seal(
             if start + t >= edge:
                 tensor = _tensor_of(edges, int(start + t))
                 edge = np.uint64(edges[tensor])
-            mask = acc[k] if dense else acc[base + t]
-            out[k] = mask + _rounded(vector[start + t], scales[tensor], dither, start + t)
+            out[k] = masks[base + t] + _rounded(vector[start + t], scales[tensor], dither, start + t)
+            k += ONE
+            members &= members - ONE
+    return int(k)
+
+
+@jit
+def seal_group(
+    masks: NDArray[np.uint64],
+    vector: Vector,
+    kept: BitWords,
+    first: int,
+    edges: NDArray[np.int64],
+    scales: NDArray[np.float64],
+    bits: int,
+    out: RingWords,
+) -> int:
+    """Like `seal` for a fixed group: masks are one 64-bit word per *kept* position, and rounding comes last."""
+    k = ZERO
+    tensor = 0
+    edge = ZERO
+    scale = 0.0
+    shift = np.uint64(64 - bits)
+    half = ONE << (shift - ONE)
+    for w in range(len(kept)):
+        members = kept[w]
+        start = np.uint64(64 * (first + w))
+        while members != ZERO:
+            p = start + lowest_bit(members)
+            if p >= edge:
+                tensor = _tensor_of(edges, int(p))
+                edge = np.uint64(edges[tensor])
+                scale = scales[tensor] * 2.0 ** (64 - bits)
+            fine = np.uint64(np.int64(np.floor(np.float64(vector[p]) * scale + 0.5)))
+            out[k] = np.uint32((masks[k] + fine + half) >> shift)
             k += ONE
             members &= members - ONE
     return int(k)

@@ -482,7 +482,7 @@ def grouped_words(members, flags, steps, width):
     for i in members:
         masks = [(keys[frozenset((i, j))], wants_negation(i, j)) for j in members if j != i]
         out = np.empty(ring.packed_size(int(flags.sum()), width), dtype=np.uint8)
-        write_grouped(out, steps[i].astype(np.float32), positions, masks, unit_grid(width, size), 0)
+        write_grouped(out, steps[i].astype(np.float32), positions, masks, unit_grid(width, size))
         words[i] = ring.unpack(out, width, int(flags.sum())).copy()
     return words, keys
 
@@ -502,7 +502,11 @@ def test_masks_of_a_group_cancel(members, size, width):
         words, _ = grouped_words(members, flags, steps, width)
         total = sum(words.values(), np.zeros(int(flags.sum()), dtype=np.uint32))
         expected = sum(steps.values())[flags] % (1 << width)
-        assert np.array_equal(total & mask, expected)
+        off = (total - expected.astype(np.uint32)) & mask  # every word was rounded, by half a step at most
+        assert np.isin(
+            off, np.arange(-(len(members) // 2), len(members) // 2 + 1).astype(np.uint32) & mask
+        ).all()
+        assert len(members) > 2 or not off.any(), "two remainders of whole steps make up for each other"
 
 
 def test_word_k_of_a_stream_masks_the_kth_value():
@@ -511,14 +515,16 @@ def test_word_k_of_a_stream_masks_the_kth_value():
     flags = np.random.default_rng(1).random(size) < 0.4
     zeros = dict.fromkeys((2, 5, 6), np.zeros(size))
     words, keys = grouped_words((2, 5, 6), flags, zeros, 32)
-    stream = {pair: Keystream(key.key).words(int(flags.sum())) for pair, key in keys.items()}
+    stream = {pair: np.empty(int(flags.sum()), dtype=np.uint64) for pair in keys}
+    for pair, key in keys.items():
+        Keystream(key.key).fill(stream[pair])
     low, high, edge = (stream[frozenset(pair)] for pair in ((2, 5), (5, 6), (2, 6)))
-    assert np.array_equal(words[2], low + edge)
-    assert np.array_equal(words[5], high - low)
-    assert np.array_equal(words[6], -high - edge)
+    for node, masks in ((2, low + edge), (5, high - low), (6, -high - edge)):
+        upper, lower = (masks >> np.uint64(32)).astype(np.uint32), masks & np.uint64(0xFFFFFFFF)
+        assert np.array_equal(words[node], upper + (lower >= 2**31))
 
 
 def test_a_group_of_one_sends_nothing():
     out = np.empty(4, dtype=np.uint8)
     with pytest.raises(PrivacyError, match="nothing leaves without a mask"):
-        write_grouped(out, np.ones(1, dtype=np.float32), bits.ones(1), [], unit_grid(32, 1), 0)
+        write_grouped(out, np.ones(1, dtype=np.float32), bits.ones(1), [], unit_grid(32, 1))

@@ -60,9 +60,7 @@ def sealed(values, grid, dither=0, masks=None):
     acc = np.zeros(len(values), dtype=np.uint32) if masks is None else masks
     out = np.empty(len(values), dtype=np.uint32)
     everywhere = bits.ones(len(values))
-    count = ring.seal(
-        acc, values, everywhere, 0, grid.edges, grid.scales, np.uint64(dither), bool(dither % 2), out
-    )
+    count = ring.seal(acc, values, everywhere, 0, grid.edges, grid.scales, np.uint64(dither), out)
     assert count == len(values)
     return out
 
@@ -315,7 +313,8 @@ def test_each_tensor_has_the_resolution_of_its_own_size(sizes, width, seed):
     for model in models[1:]:
         words = np.zeros(flags.sum(), dtype=np.uint32)
         dither = np.uint64(seed | 1 if width < 32 else 0)
-        ring.seal(words, model, kept, 0, grid.edges, grid.scales, dither, True, words)
+        nothing = np.zeros(64 * len(kept), dtype=np.uint32)
+        ring.seal(nothing, model, kept, 0, grid.edges, grid.scales, dither, words)
         ring.accumulate(total, kept, words, width, False)
     voices = np.array([3], dtype=np.uint32)
     for everybody in (0, 6):
@@ -325,3 +324,74 @@ def test_each_tensor_has_the_resolution_of_its_own_size(sizes, width, seed):
         expected = np.where(flags, expected, exact[0])
         slack = 3.0 / grid.scales[tensor] + np.abs(exact).max(axis=0, initial=0) * 2.0**-22
         assert (np.abs(got.view(np.float32) - expected) <= slack).all()
+
+
+# ── groups: rounding comes after the masks ──────────────────────────────────────────────────────────────
+
+
+def sealed_group(models, grid, chance):
+    """(m, d) words of a group's members, whose 64-bit masks add up to zero."""
+    masks = chance.integers(0, 2**64, models.shape, dtype=np.uint64)
+    masks[-1] = -masks[:-1].sum(axis=0, dtype=np.uint64)
+    return np.array(
+        [sealed_wide(model, grid, mask) for model, mask in zip(models, masks, strict=True)]
+    ), masks
+
+
+def sealed_wide(values, grid, masks):
+    kept, out = bits.ones(len(values)), np.empty(len(values), dtype=np.uint32)
+    count = ring.seal_group(masks, values, kept, 0, grid.edges, grid.scales, grid.bits, out)
+    assert count == len(values)
+    return out
+
+
+@relaxed
+@given(st.integers(2, 6), widths, st.integers(0, 2**32), st.integers(-40, 40))
+def test_a_groups_sum_is_off_by_less_than_half_a_step_per_member(members, width, seed, exponent):
+    chance = np.random.default_rng(seed)
+    models = np.ldexp(chance.uniform(-1, 1, (members, 100)), exponent).astype(np.float32)
+    grid = ring.Grid(width, np.array([100]), binary_grid(width, exponent, members).scales)
+    words, _ = sealed_group(models, grid, chance)
+    total = signed(words.sum(axis=0, dtype=np.uint32), width)
+    exact = models.astype(np.float64).sum(axis=0) * grid.scales[0]
+    assert np.abs(total - exact).max() <= members / 2
+
+
+@pytest.mark.parametrize("width", [16, 32])
+@pytest.mark.parametrize("members", [2, 3, 5])
+def test_rounding_after_masks_has_no_bias(members, width):
+    """Of the sum alone: values of which every one would be rounded down, or up, by itself."""
+    draws, chance = 200_000, np.random.default_rng(members)
+    grid = ring.Grid(width, np.array([draws]), np.array([1.0]))
+    for value in (0.125, 0.375, 0.75):
+        words, _ = sealed_group(np.full((members, draws), value, dtype=np.float32), grid, chance)
+        total = signed(words.sum(axis=0, dtype=np.uint32), width)
+        assert abs(total.mean() - members * value) < 5 * np.sqrt(members / 12 / draws) + 1e-9
+        assert total.std() <= np.sqrt(members / 6)
+
+
+@relaxed
+@given(st.integers(2, 4), widths, st.integers(0, 2**32), st.integers(-20, 20))
+def test_what_a_group_sends_depends_on_its_sum_alone(members, width, seed, scale):
+    """Other values with the same sum, at any scale: other masks, equally likely, give the very same words."""
+    chance = np.random.default_rng(seed)
+    steps = chance.integers(-(2**12), 2**12, (2, members, 50))
+    steps[1, -1] = steps[0].sum(axis=0) - steps[1, :-1].sum(axis=0)
+    one, other = (steps / 2**10).astype(np.float32)
+    grid = ring.Grid(width, np.array([50]), np.array([2.0 ** min(scale, width - 10)]))
+    words, masks = sealed_group(one, grid, chance)
+    moved = [
+        sealed_wide(value, grid, mask + fine(was, grid) - fine(value, grid))
+        for was, value, mask in zip(one, other, masks, strict=True)
+    ]
+    assert np.array_equal(words, moved)
+    assert not (fine(one, grid) - fine(other, grid)).sum(axis=0, dtype=np.uint64).any(), (
+        "these masks cancel, too"
+    )
+
+
+def fine(values, grid):
+    """Values as 64-bit words; here they are whole."""
+    exact = np.ldexp(values.astype(np.float64) * grid.scales[0], 64 - grid.bits)
+    assert np.array_equal(exact, np.round(exact))
+    return exact.astype(np.int64).astype(np.uint64)

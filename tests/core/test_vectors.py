@@ -323,11 +323,11 @@ def floats_of(values):
     return np.frombuffer(b"".join(map(h, values)), dtype="<f4").astype(np.float32)
 
 
-def sealed(values, grid, *, dense):
-    """A model as words that carry no mask; the masks lie at positions, or one after the other."""
+def sealed(values, grid):
+    """A model as words that carry no mask."""
     kept, out = bits.ones(len(values)), np.empty(len(values), dtype=np.uint32)
     nothing = np.zeros(64 * len(kept), dtype=np.uint32)
-    ring.seal(nothing, values, kept, 0, grid.edges, grid.scales, bits.ZERO, dense, out)
+    ring.seal(nothing, values, kept, 0, grid.edges, grid.scales, bits.ZERO, out)
     return out
 
 
@@ -335,9 +335,8 @@ def sealed(values, grid, *, dense):
 def test_fixed_point(case):
     values = floats_of(case["values"])
     grid = ring.binary_grid(32, np.array([len(values)]), [case["exponent"]], case["contributors"])
-    for dense in (False, True):
-        assert sealed(values, grid, dense=dense).tolist() == case["words"]
-    back = sealed(values, grid, dense=True).view(np.int32) / grid.scales
+    assert sealed(values, grid).tolist() == case["words"]
+    back = sealed(values, grid).view(np.int32) / grid.scales
     assert np.abs(back - values.astype(np.float64)).max() <= 0.5 / grid.scales
 
 
@@ -347,8 +346,7 @@ def test_fixed_point_of_several_tensors(case):
     assert list(ring.exponents_of(values, edges)) == case["own"]
     assert ring.fits(case["own"], case["exponents"])
     grid = ring.binary_grid(32, edges, case["exponents"], case["contributors"])
-    for dense in (False, True):
-        assert sealed(values, grid, dense=dense).tolist() == case["words"]
+    assert sealed(values, grid).tolist() == case["words"]
 
 
 # ── index sets ──────────────────────────────────────────────────────────────────────────────────────────

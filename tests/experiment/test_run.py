@@ -377,3 +377,17 @@ def test_a_checkpoint_without_the_memory_that_a_method_needs_is_refused(tmp_path
     save_file({"models": held["models"]}, checkpoint, metadata={"next_round": "4"})
     with pytest.raises(DataError, match=r"without the memory.*start it anew"):
         run.execute(experiment, tmp_path)
+
+
+def test_a_run_of_another_version_is_not_mixed_with_this_one(tmp_path):
+    """Its table has other columns."""
+    experiment = config.parse(TABLES)
+    run.execute(experiment, tmp_path)
+    (table,) = tmp_path.glob("*/*/metrics.csv")
+    (table.parent / "summary.json").unlink()
+    rows = [line.split(",") for line in table.read_text(encoding="utf-8").splitlines()]
+    table.write_text("".join(",".join(row[:2]) + "\n" for row in rows), encoding="utf-8")
+    held = load_file(table.parent / "checkpoint.safetensors")
+    save_file(held, table.parent / "checkpoint.safetensors", metadata={"next_round": "2"})
+    with pytest.raises(DataError, match=r"another version of cesar.*start the run anew"):
+        run.execute(experiment, tmp_path)

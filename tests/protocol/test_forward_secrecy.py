@@ -122,16 +122,21 @@ class Thief:
     def values(self, round_, sender, receiver):
         """What a share hides, or None."""
         share = self.shares[round_, sender, receiver]
-        words = ring.unpack(share.values, 32, SIZE).copy()
+        kind = (
+            np.uint64 if self.case.method.group_size else np.uint32
+        )  # groups mask wider words than they send
+        words = ring.unpack(share.values, 32, SIZE).astype(kind) << kind(8 * kind().nbytes - 32)
         for partner in share.partners:
             key = self.key(round_, sender, receiver, partner)
             if key is None:
                 return None
-            mask = Keystream(key.key).words(SIZE)
+            mask = np.empty(SIZE, dtype=kind)
+            Keystream(key.key).fill(mask)
             words += mask if wants_negation(sender, partner) else -mask
         exponent = self.scales[round_, receiver][0] - ring.EXPONENT_BIAS
         grid = ring.binary_grid(32, np.array([SIZE]), [exponent], len(GRAPH) - 1)
-        return words.view(np.int32) / grid.scales
+        upper = (words >> kind(8 * kind().nbytes - 32)).astype(np.uint32)
+        return upper.view(np.int32) / grid.scales
 
     def reads(self, round_):
         """How many shares of a round are read; what is read is right."""

@@ -247,7 +247,7 @@ def unmasked(values, width):
     out = np.empty(len(values), dtype=np.uint32)
     dither = np.uint64(12345 if grid.stochastic else 0)
     masks, everywhere = np.zeros(len(values), dtype=np.uint32), bits.ones(len(values))
-    ring.seal(masks, values, everywhere, 0, grid.edges, grid.scales, dither, False, out)
+    ring.seal(masks, values, everywhere, 0, grid.edges, grid.scales, dither, out)
     return out & np.uint32((1 << width) - 1)
 
 

@@ -1065,7 +1065,7 @@ def turns_vectors():
 class GroupedRound:
     """A whole round with fixed groups in a complete graph: every frame, and every new model.
 
-    Words have 32 bits, and sets that travel are bitmaps.
+    Words have 64 bits until they are masked, then the upper 32, rounded. Sets that travel are bitmaps.
     """
 
     def __init__(self, name, nodes, group_size, tensors, alpha, kind):
@@ -1129,22 +1129,27 @@ class GroupedRound:
             frame += b"\x00" if len(ranks) == len(left) else b"\x01" + bitmap_of(ranks, len(left))
         return frame
 
+    def fine(self, i, r):
+        """A model in 64-bit words."""
+        return words_of(self.models[i], self.tensors, 64, self.scale(r), len(self.view(r)))
+
     def share(self, i, r):
         """The frame, and its words."""
         number, group = next((k, group) for k, group in enumerate(self.groups[r]) if i in group)
         positions, partners = self.positions(r)[number], [j for j in group if j != i]
         digest = digest_of(positions, self.size)
         terms = exponent_bytes(self.scale(r)) + members_bytes(group, self.view(r))
-        whole = words_of(self.models[i], self.tensors, 32, self.scale(r), len(self.view(r)))
+        whole = self.fine(i, r)
         words, checks = [whole[p] for p in positions], b""
         for j in partners:
             ends = [(i, self.seeds[i]), (j, self.seeds[j])]
             block = mask_block(self.secret(i, j), self.session, self.round, ends, r, terms, digest)
-            stream = keystream(block[:32], 4 * len(words))
-            masks = [int.from_bytes(stream[4 * k : 4 * k + 4], "little") for k in range(len(words))]
+            stream = keystream(block[:32], 8 * len(words))
+            masks = [int.from_bytes(stream[8 * k : 8 * k + 8], "little") for k in range(len(words))]
             sign = 1 if i < j else -1
-            words = [(word + sign * mask) % 2**32 for word, mask in zip(words, masks, strict=True)]
+            words = [(word + sign * mask) % 2**64 for word, mask in zip(words, masks, strict=True)]
             checks += block[32:36]
+        words = [(word + 2**31) // 2**32 % 2**32 for word in words]
         facts = facts_of(self.tokens[i], terms, {j: (self.tokens[j], digest) for j in partners})
         head = facts + members_bytes(partners, self.view(r)) + checks
         return self.header("share", i) + head + packed(words, 32), words
@@ -1160,14 +1165,13 @@ class GroupedRound:
         steps = [2.0 ** (e + headroom(len(self.view(r))) - 31) for e in self.scale(r)]
         step = [s for s, size in zip(steps, self.tensors, strict=True) for _ in range(size)]
         signed = [total - 2**32 * (total >= 2**31) for total in totals]
-        # Without any masks: the sum over the groups that are active.
-        clear = [
-            words_of(self.models[i], self.tensors, 32, self.scale(r), len(self.view(r))) for i in self.nodes
-        ]
+        # Without any masks: the sum over the groups that are active, which differs by what was rounded.
+        clear = [self.fine(i, r) for i in self.nodes]
         for group, positions in zip(self.groups[r], self.positions(r), strict=True):
             for p in positions:
-                signed[p] -= sum(clear[i][p] - 2**32 * (clear[i][p] >= 2**31) for i in group)
-        agreed(signed, [0] * self.size, "a sum with masks and one without")
+                signed[p] -= sum(clear[i][p] - 2**64 * (clear[i][p] >= 2**63) for i in group) / 2**32
+        off = [p for p in range(self.size) if abs(signed[p]) > heard[p] / 2]
+        agreed(off, [], "a sum with masks and one without")
         return [
             float32((self.models[r][p] + (total - 2**32 * (total >= 2**31)) * step[p]) / (1 + heard[p]))
             for p, total in enumerate(totals)

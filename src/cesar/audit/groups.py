@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cesar import bits, ring
-from cesar.audit.transcript import Keyrings, Transcript, own_mask, signed
+from cesar.audit.transcript import Keyrings, Transcript, own_mask
 from cesar.grouping import Group
 from cesar.linear import solve
 from cesar.methods import Cesar
@@ -47,7 +47,10 @@ def sums(
 def _opened(
     seen: Transcript, view: View, group: Group, number: int, keys: Keyrings, method: Cesar, size: int
 ) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-    """The sum of the honest members of one group, with the colluders' masks taken off."""
+    """The sum of the honest members of one group, with the colluders' masks taken off.
+
+    What was sent is the upper end of 64-bit words, so everything is added up modulo 2^64.
+    """
     first = next(node for node in group if node in seen.shares)
     terms = seen.terms[first]
     members = tuple(sorted((*seen.shares[first].partners, first)))
@@ -59,10 +62,10 @@ def _opened(
     context = ring.exponents_to_bytes(terms.exponents) + members_to_bytes(members, view)
     total = np.zeros(count, dtype=np.int64)
     for i in (node for node in members if node not in keys):
-        total += ring.unpack(seen.shares[i].values, grid.bits, count)
+        total += ring.unpack(seen.shares[i].values, grid.bits, count).astype(np.int64) << (64 - grid.bits)
         for a in (node for node in members if node in keys):
-            total -= own_mask(seen, keys, a, i, context, positions)
-    return bits.to_bools(positions, size), signed(total, grid.bits) / grid.scales[0]
+            total -= own_mask(seen, keys, a, i, context, positions, np.uint64)
+    return bits.to_bools(positions, size), np.ldexp(total / grid.scales[0], grid.bits - 64)
 
 
 def _positions(seen: Transcript, members: Group, number: int, method: Cesar, size: int) -> BitWords:

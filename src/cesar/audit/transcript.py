@@ -202,7 +202,13 @@ def _unmasked(
 
 
 def own_mask(
-    seen: Transcript, keys: Keyrings, colluder: NodeId, node: NodeId, terms: bytes, positions: BitWords
+    seen: Transcript,
+    keys: Keyrings,
+    colluder: NodeId,
+    node: NodeId,
+    terms: bytes,
+    positions: BitWords,
+    kind: type[np.uint32 | np.uint64] = np.uint32,
 ) -> NDArray[np.int64]:
     """The mask that a colluder knows of a share that a node sent to the owner of the transcript, as it went into it."""
     assert seen.attempt is not None
@@ -216,7 +222,9 @@ def own_mask(
         terms=terms,
         common=digest_positions(positions),
     )
-    mask = Keystream(key.key).words(bits.count(positions)).astype(np.int64)
+    stream = np.empty(bits.count(positions), dtype=kind)
+    Keystream(key.key).fill(stream)
+    mask = stream.astype(np.int64)
     return mask if node < colluder else -mask  # the lower id added it
 
 

@@ -77,6 +77,11 @@ class Journal:
         """Take down a test step."""
         sent = {f"bytes_{c}": sum(row[c] for row in self._ledger) for c in CATEGORIES}
         row: Row = {"round": rounds, **metrics, **sent, "bytes": sum(sent.values())}
+        if self._metrics and self._metrics[0].keys() != row.keys():
+            raise DataError(
+                f"{self._folder / 'metrics.csv'} was begun by another version of cesar, which measured other things; "
+                "start the run anew in another directory"
+            )
         self._metrics.append(row)
         self._timing[-1]["evaluation"] = seconds
         return row

@@ -14,7 +14,8 @@ selected, of which r tells each member the part that it has not selected itself.
 
 *Privacy does not rest on what r says.* A share carries the masks of all other members under keys that r does not know,
 and these contain all that r said: its scale, who is in the sum, and a digest of the positions. Whoever tells two members
-different things gets masks that do not cancel; whoever leaves a member out gets nothing.
+different things gets masks that do not cancel; whoever leaves a member out gets nothing. Values are rounded after
+they were masked, so that a scale told to all decides how exactly r sees the group's sum, and nothing else.
 """
 
 from __future__ import annotations
@@ -312,9 +313,8 @@ class GroupedRound:
             parameters=count,
             values=ring.packed_size(count, grid.bits),
         )
-        dither = self._context.dither_for(receiver, grid)
         masks = [(key, wants_negation(self._context.me, j)) for j, key in keys.items()]
-        write_grouped(out, self._own.vector, task.positions, masks, grid, dither)
+        write_grouped(out, self._own.vector, task.positions, masks, grid)
         return Outbound(recipients=(receiver,), frame=frame, positions=task.positions)
 
     def _grid(self, exponents: tuple[int, ...], receiver: NodeId, degree: int) -> ring.Grid:

@@ -27,6 +27,9 @@ from cesar.wire import Token
 BLOCK_WORDS = 1408
 """Bitmap words per block: 90,112 positions, whose masks take 352 KiB and stay in the second-level cache."""
 
+GROUP_BLOCK_WORDS = BLOCK_WORDS // 2
+"""Half as many for groups, whose masks are twice as wide."""
+
 
 @dataclass(frozen=True, slots=True)
 class Partner:
@@ -113,7 +116,6 @@ def write_masked(
             grid.edges,
             grid.scales,
             np.uint64(dither),
-            False,
             words[written:],
         )
     assert written == total, "the frame was sized for other positions"
@@ -122,17 +124,12 @@ def write_masked(
 
 
 def write_grouped(
-    out: ByteArray,
-    vector: Vector,
-    positions: BitWords,
-    masks: list[tuple[MaskKey, bool]],
-    grid: ring.Grid,
-    dither: int,
+    out: ByteArray, vector: Vector, positions: BitWords, masks: list[tuple[MaskKey, bool]], grid: ring.Grid
 ) -> None:
-    """Write the masked values at the positions of a group, packed to the ring's width, to `out`.
+    """Write the masked values at the positions of a group, rounded and packed to the ring's width, to `out`.
 
     All members of the group send the same positions, so word k of a keystream masks the k-th value: streams are added
-    one after the other, without a look at the positions.
+    one after the other, without a look at the positions. Their words have 64 bits, because rounding comes last.
 
     Args:
         masks: (key, whether the mask is subtracted) for every other member.
@@ -142,22 +139,23 @@ def write_grouped(
     streams = [(Keystream(key.key), negate) for key, negate in masks]
     total = 8 * len(out) // grid.bits
     words = out.view("<u4") if grid.bits == 32 else np.empty(total, dtype=np.uint32)
-    counts = np.empty(-(-len(positions) // BLOCK_WORDS), dtype=np.int64)
-    bits.count_blocks(positions, BLOCK_WORDS, counts)
-    scratch = _scratch("stream", int(counts.max()))
+    counts = np.empty(-(-len(positions) // GROUP_BLOCK_WORDS), dtype=np.int64)
+    bits.count_blocks(positions, GROUP_BLOCK_WORDS, counts)
+    most = 2 * int(counts.max())
+    sums, scratch = (_scratch(name, most).view(np.uint64) for name in ("masks", "stream"))
     written = 0
-    for start, count in zip(range(0, len(positions), BLOCK_WORDS), counts.tolist(), strict=True):
-        part, more = words[written : written + count], scratch[:count]
+    for start, count in zip(range(0, len(positions), GROUP_BLOCK_WORDS), counts.tolist(), strict=True):
+        part, more = sums[:count], scratch[:count]
         for k, (stream, negate) in enumerate(streams):
-            target = more if k else part
-            stream.fill(target)
+            stream.fill(more if k else part)
             if k:
                 (np.subtract if negate else np.add)(part, more, out=part)
             elif negate:
                 np.negative(part, out=part)
-        block = positions[start : start + BLOCK_WORDS]
-        ring.seal(part, vector, block, start, grid.edges, grid.scales, np.uint64(dither), True, part)
-        written += count
+        block = positions[start : start + GROUP_BLOCK_WORDS]
+        written += ring.seal_group(
+            part, vector, block, start, grid.edges, grid.scales, grid.bits, words[written:]
+        )
     assert written == total, "the frame was sized for other positions"
     if grid.bits != 32:
         ring.pack(words, grid.bits, out)
