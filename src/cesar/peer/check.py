@@ -158,6 +158,7 @@ class Check:
             f"version {roster.version} of {roster.issued:%Y-%m-%d}, signed by this network's authority; node {peer.id} "
             f"of {len(roster.members)}, next to {_list(peer.neighbours)}",
         )
+        self._say(True, "owners", words.owners(roster, config.tables.method.collusion or 1))
         self._dates(
             "certificate", *_span(roster.members[peer.id]), "`cesar peer request`, then `cesar network renew`"
         )

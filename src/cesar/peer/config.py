@@ -108,7 +108,9 @@ class PeerConfig:
                 f"the roster says {_grouped(roster.group_size)}, but [method] in peer.toml says "
                 f"{_grouped(section.group_size)}; both must be the same, so ask whoever signs the roster"
             )
-        built = section.settled(roster.graph, network=roster.network_id, draws=roster.draws)
+        built = section.settled(
+            roster.graph, network=roster.network_id, draws=roster.draws, owners=roster.owners
+        )
         if not isinstance(built, Cesar | SecureAggregation):
             raise ConfigError(f"{section.title} does not mask what it shares")
         return (

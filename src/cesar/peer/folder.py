@@ -17,7 +17,7 @@ import secrets
 import shutil
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import product
 from pathlib import Path
@@ -35,6 +35,7 @@ from cesar.peer.identity import make_keys
 from cesar.peer.keyfiles import CA_CERTIFICATE, CERTIFICATE, read_public
 from cesar.peer.regrouping import Leak, first_draws, redraw
 from cesar.peer.roster import FILE, NETWORK_ID_BYTES, Member, Roster
+from cesar.topology import Owners
 from cesar.types import NodeId
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ class Plan:
         graph: of the nodes 0 to n - 1.
         settings: the text of network.toml.
         requests: of the peers that made their own keys; the others get keys here.
+        owners: of the others, where they are not their own.
         host, port: where the others listen; each adds its id to the port.
         days: how long certificates are valid.
     """
@@ -100,6 +102,13 @@ class Plan:
     host: str
     port: int
     days: int
+    owners: Owners = field(default_factory=dict)
+
+    @property
+    def all_owners(self) -> Owners:
+        """Of all peers, where they are not their own."""
+        said = {node: request.claim.owner for node, request in self.requests.items()}
+        return {**self.owners, **{node: owner for node, owner in said.items() if owner is not None}}
 
     def address(self, node: int) -> str | None:
         request = self.requests.get(NodeId(node))
@@ -132,11 +141,11 @@ class Network:
         network_id = secrets.token_bytes(NETWORK_ID_BYTES)
         method = _method(plan.settings)
         draws = (
-            first_draws(plan.graph, method.group_size, method.collusion, network_id)
+            first_draws(plan.graph, method.group_size, method.collusion, network_id, plan.all_owners)
             if method.group_size
             else None
         )
-        method.settled(plan.graph, network=network_id, draws=draws)
+        method.settled(plan.graph, network=network_id, draws=draws, owners=plan.all_owners)
         folder.parent.mkdir(parents=True, exist_ok=True)
         draft = folder.with_name(f".{folder.name}.{os.getpid()}")
         draft.mkdir()
@@ -156,7 +165,8 @@ class Network:
         for node in sorted(plan.graph):
             request = plan.requests.get(node)
             if request is None:
-                request = Request(csr=make_keys(folder / f"peer-{node}", plan.name, node))
+                csr = make_keys(folder / f"peer-{node}", plan.name, node, plan.owners.get(node))
+                request = Request(csr=csr)
             certificate = authority.issue(request, now=now, days=plan.days)
             name = request.name or f"node-{node}"
             members.append(Member.of(certificate, name=name, address=plan.address(node)))
@@ -217,6 +227,12 @@ class Network:
         if old is None:
             raise ConfigError(
                 f"node {request.claim.id} is not in the network; add it with `cesar network sign`"
+            )
+        if request.claim.owner != old.owner:
+            raise ConfigError(
+                f"node {old.id} belongs to {old.owner or 'nobody else'}, and the request says "
+                f"{request.claim.owner or 'no owner'}; ask for the same (`cesar peer request --owner`), or revoke the node "
+                "and sign it under another id"
             )
         name, address = request.name or old.name, request.address or old.address
         return self._admit(Member.of(certificate, name=name, address=address), self.roster.graph, now)
@@ -281,13 +297,15 @@ class Network:
             ConfigError, PrivacyError: on this graph the method could share nothing, or not safely.
         """
         method, old = self.method, self.roster
+        members = tuple(members)
+        owners: Owners = {int(member.id): member.owner for member in members if member.owner is not None}
         draws: Draws | None = None
         leaks: tuple[Leak, ...] = ()
         if method.group_size is not None and old.group_size == method.group_size:
-            draws, leaks = redraw(old, graph, method.group_size, method.collusion)
+            draws, leaks = redraw(old, graph, method.group_size, method.collusion, owners)
         elif method.group_size is not None:
-            draws = first_draws(graph, method.group_size, method.collusion, old.network_id)
-        method.settled(graph, network=old.network_id, draws=draws)
+            draws = first_draws(graph, method.group_size, method.collusion, old.network_id, owners)
+        method.settled(graph, network=old.network_id, draws=draws, owners=owners)
         roster = Roster.sign(
             self.authority,
             members,

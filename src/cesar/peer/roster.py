@@ -20,6 +20,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -43,7 +44,7 @@ from cesar.peer.claims import (
     read_certificate,
 )
 from cesar.peer.keyfiles import read_public
-from cesar.topology import Neighbourhood, check_shape
+from cesar.topology import Neighbourhood, Owners, check_shape
 from cesar.types import NodeId
 
 FILE = "roster.json"
@@ -65,6 +66,7 @@ class Member:
         certificate: PEM; `fingerprint` is the SHA-256 of its DER form.
         agreement_key: X25519, from the certificate.
         host_name: what TLS must find in the certificate.
+        owner: who runs it, if the certificate says so; else it is its own.
     """
 
     id: NodeId
@@ -75,6 +77,7 @@ class Member:
     agreement_key: bytes = field(repr=False)
     network: str
     host_name: str
+    owner: str | None
     starts: datetime
     expires: datetime
 
@@ -92,6 +95,7 @@ class Member:
             agreement_key=claim.agreement_key,
             network=claim.network,
             host_name=claim.host_name,
+            owner=claim.owner,
             starts=read.not_valid_before_utc,
             expires=read.not_valid_after_utc,
         )
@@ -228,6 +232,11 @@ class Roster:
         signature = base64.b64encode(authority.sign(_DOMAIN + body)).decode()
         return cls.parse(_spell({"roster": content, "signature": signature}), authority.certificate)
 
+    @property
+    def owners(self) -> Owners:
+        """Who runs which node, where a certificate says so."""
+        return {i: member.owner for i, member in self.members.items() if member.owner is not None}
+
     def hood(self, node: NodeId) -> Neighbourhood:
         """What this node may know of the graph.
 
@@ -336,7 +345,24 @@ def _members(listed: list[Member], network: str, ca: bytes) -> Mapping[NodeId, M
             if keys.setdefault(key, member.id) != member.id:
                 raise ConfigError(f"nodes {keys[key]} and {member.id} have the same key; each needs its own")
         members[member.id] = member
+    check_owners(members.values())
     return MappingProxyType(members)
+
+
+def check_owners(members: Iterable[Member]) -> None:
+    """Refuse two spellings of one owner: its peers would count as those of two.
+
+    Raises:
+        ConfigError: names both.
+    """
+    spelled: dict[str, str] = {}
+    for owner in (member.owner for member in members if member.owner is not None):
+        plain = "".join(filter(str.isalnum, unicodedata.normalize("NFKC", owner).casefold()))
+        if spelled.setdefault(plain, owner) != owner:
+            raise ConfigError(
+                f"{spelled[plain]!r} and {owner!r} look like one owner; write it in the same way in every request, so "
+                "that its peers count as one colluder"
+            )
 
 
 def _graph(members: Mapping[NodeId, Member], neighbours: Mapping[NodeId, list[int]]) -> nx.Graph:
