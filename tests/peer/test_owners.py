@@ -12,8 +12,9 @@ from cesar.errors import ConfigError, PrivacyError
 from cesar.grouping import exposed
 from cesar.peer.claims import Claim, Request
 from cesar.peer.identity import make_keys
+from cesar.peer.member import Member
 from cesar.peer.peer import on_loop
-from cesar.peer.roster import Member, Roster
+from cesar.peer.roster import Roster
 from cesar.peer.runtime import AsyncPeer
 from cesar.topology import parties
 from support.lan import Lines, make_network, one_round, running
@@ -39,7 +40,7 @@ def owned_by(network, owners, version=2):
         network_id=old.network_id,
         version=version,
         now=NOW,
-        group_size=old.group_size,
+        settings=old.settings,
         draws=old.draws,
     )
 
@@ -95,7 +96,7 @@ def test_a_newer_roster_that_an_owner_could_read_by_is_not_taken_up(tmp_path):
         network_id=old.network_id,
         version=2,
         now=NOW,
-        group_size=3,
+        settings=old.settings,
     )
     assert exposed(bad.groups, (8, 9)), "node 2 is all by which their sums differ"
 

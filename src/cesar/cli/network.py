@@ -19,8 +19,9 @@ from cesar.cli.options import AsJson, Net
 from cesar.cli.output import console
 from cesar.errors import ConfigError
 from cesar.peer import claims, folder, keyfiles, words
+from cesar.peer.member import Member
 from cesar.peer.regrouping import told
-from cesar.peer.roster import FILE, Member, Roster
+from cesar.peer.roster import FILE, Roster
 from cesar.seeds import SeedTree
 from cesar.sparsify import SparsifierName
 from cesar.types import NodeId
@@ -205,7 +206,10 @@ def show(
             "network": roster.network,
             "version": roster.version,
             "issued": roster.issued.isoformat(),
+            "expires": roster.expires.isoformat(),
+            "digest": roster.digest.hex(),
             "group_size": roster.group_size,
+            "settings": dict(roster.settings),
         }
         typer.echo(json.dumps({**fields, "peers": rows}))
         return

@@ -33,8 +33,9 @@ from cesar.peer.authority import Authority
 from cesar.peer.claims import Request
 from cesar.peer.identity import make_keys
 from cesar.peer.keyfiles import CA_CERTIFICATE, CERTIFICATE, read_public
+from cesar.peer.member import Member
 from cesar.peer.regrouping import Leak, first_draws, redraw
-from cesar.peer.roster import FILE, NETWORK_ID_BYTES, Member, Roster
+from cesar.peer.roster import FILE, NETWORK_ID_BYTES, Roster, SettingValue
 from cesar.topology import Owners
 from cesar.types import NodeId
 
@@ -139,7 +140,7 @@ class Network:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ConfigError(f"{folder} is there already; choose a new folder with --out")
         network_id = secrets.token_bytes(NETWORK_ID_BYTES)
-        method = _method(plan.settings)
+        method, _ = _common(plan.settings)
         draws = (
             first_draws(plan.graph, method.group_size, method.collusion, network_id, plan.all_owners)
             if method.group_size
@@ -177,7 +178,8 @@ class Network:
             network_id=network_id,
             version=1,
             now=now,
-            group_size=_method(plan.settings).group_size,
+            days=plan.days,
+            settings=_common(plan.settings)[1],
             draws=draws,
         )
         network = cls(folder, authority, roster)
@@ -196,9 +198,9 @@ class Network:
         return cls(folder, authority, Roster.load(folder / FILE, authority.certificate))
 
     @property
-    def method(self) -> MethodSection:
-        """What every peer.toml repeats."""
-        return _method(read_public(self.folder / SETTINGS).decode())
+    def common(self) -> tuple[MethodSection, dict[str, SettingValue]]:
+        """What every peer.toml repeats, and what of it is signed."""
+        return _common(read_public(self.folder / SETTINGS).decode())
 
     def signed(self, node: int) -> Path:
         """What the site of a peer that made its own keys has to fetch."""
@@ -255,7 +257,7 @@ class Network:
         graph = nx.Graph(self.roster.graph)
         graph.remove_node(node)
         added = self._connect(graph, edges)
-        method = self.method
+        method, _ = self.common
         missing = missing_edges(graph, members, method.group_size or (method.masks or 1) + 1)
         if missing and not connect:
             written = ",".join(f"{i}-{j}" for i, j in (*added, *missing))
@@ -296,7 +298,7 @@ class Network:
         Raises:
             ConfigError, PrivacyError: on this graph the method could share nothing, or not safely.
         """
-        method, old = self.method, self.roster
+        (method, settings), old = self.common, self.roster
         members = tuple(members)
         owners: Owners = {int(member.id): member.owner for member in members if member.owner is not None}
         draws: Draws | None = None
@@ -313,7 +315,7 @@ class Network:
             network_id=old.network_id,
             version=old.version + 1,
             now=now,
-            group_size=method.group_size,
+            settings=settings,
             draws=draws,
         )
         return Network(self.folder, self.authority, roster, leaks)
@@ -333,14 +335,19 @@ class Network:
         files.write(self.folder / FILE, self.roster.raw)
 
 
-def _method(text: str) -> MethodSection:
+def _common(text: str) -> tuple[MethodSection, dict[str, SettingValue]]:
+    """What the peers have in common, checked; and what of it is signed."""
     try:
-        tables = tomllib.loads(text)["method"]
+        tables = tomllib.loads(text)
+        method, rounds = tables["method"], tables.get("rounds", {})
     except (tomllib.TOMLDecodeError, KeyError):
         raise ConfigError(f"{SETTINGS} has no readable table [method]; compare it with a {PEER}") from None
-    from cesar.settings import MethodSection, check  # noqa: PLC0415  (the command line loads without pydantic)
+    # The command line loads without pydantic.
+    from cesar.peer.config import RoundsSection, promise  # noqa: PLC0415
+    from cesar.settings import MethodSection, check  # noqa: PLC0415
 
-    return check(MethodSection, tables)
+    section = check(MethodSection, method)
+    return section, promise(section, check(RoundsSection, rounds))
 
 
 def _peer_table(member: Member, apart: int) -> str:
