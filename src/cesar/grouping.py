@@ -21,7 +21,7 @@ import networkx as nx
 
 from cesar.errors import ConfigError, PrivacyError
 from cesar.linear import solve
-from cesar.topology import View, check_collusion, overlaps
+from cesar.topology import Owners, View, check_collusion, overlaps, parties
 from cesar.types import NodeId
 
 Group = View
@@ -146,7 +146,7 @@ def sums_of(table: Groups, coalition: Iterable[int]) -> list[tuple[NodeId, Group
     return [
         (NodeId(r), group, frozenset(group) - inside)
         for r in sorted(inside)
-        for group in table[NodeId(r)]
+        for group in table.get(NodeId(r), ())
         if not inside.issuperset(group)
     ]
 
@@ -184,23 +184,30 @@ def _has_own_pair(unknown: frozenset[int], held: list[tuple[NodeId, Group, froze
     return len(left) > 1
 
 
-def coalitions(graph: nx.Graph, most: int) -> Iterator[frozenset[int]]:
-    """All coalitions of 2 to `most` nodes whose sums can have something to do with one another, each once.
+def coalitions(graph: nx.Graph, most: int, owners: Owners | None = None) -> Iterator[frozenset[int]]:
+    """All coalitions of up to `most` owners whose sums can have something to do with one another, each once.
 
     The sums of nodes that have no neighbour in common and are not neighbours cannot be combined, so coalitions that
-    fall into such parts add nothing to their parts.
+    fall into such parts add nothing to their parts. Nor is a single node listed: its groups have no member in common.
     """
-    names = sorted(graph)
-    shared = overlaps(graph)
-    near = {name: {names[k] for k in shared[row].nonzero()[0]} for row, name in enumerate(names)}
-    found = {frozenset((name,)) for name in names}
-    for _ in range(most - 1):
-        found = {one | {other} for one in found for member in one for other in near[member] - one}
-        yield from sorted(found, key=sorted)
+    owned = parties(graph, owners)
+    whose = {node: k for k, party in enumerate(owned) for node in party}
+    names, shared = sorted(graph), overlaps(graph)
+    near: list[set[int]] = [set() for _ in owned]
+    for row, name in enumerate(names):
+        near[whose[name]] |= {whose[names[k]] for k in shared[row].nonzero()[0]}
+    found = {frozenset((k,)) for k in range(len(owned))}
+    for size in range(most):
+        if size:
+            found = {one | {other} for one in found for member in one for other in near[member] - one}
+        together = [frozenset().union(*(owned[k] for k in one)) for one in found]
+        yield from sorted((nodes for nodes in together if len(nodes) > 1), key=sorted)
 
 
-def plan(graph: nx.Graph, group_size: int, collusion: int, *, network: bytes = b"") -> dict[int, int]:
-    """Draws with which no `collusion` nodes together can solve for anybody, in all rounds together.
+def plan(
+    graph: nx.Graph, group_size: int, collusion: int, *, network: bytes = b"", owners: Owners | None = None
+) -> dict[int, int]:
+    """Draws with which no `collusion` owners together can solve for anybody, in all rounds together.
 
     Every coalition is looked at. Receivers that take part in a leak draw their groups anew until none is left.
 
@@ -209,40 +216,52 @@ def plan(graph: nx.Graph, group_size: int, collusion: int, *, network: bytes = b
     Raises:
         PrivacyError: no draw helps; says who gives whom away, and what to change.
     """
-    check_collusion(collusion, len(graph))
+    check_parties(graph, collusion, owners)
     check_group_collusion(group_size, collusion)
     draws: dict[int, int] = {}
     table = groups(graph, group_size, network=network)
-    open_ = list(coalitions(graph, collusion))
+    open_ = list(coalitions(graph, collusion, owners))
     for _ in range(MOST_DRAWS):
         leaking = [(one, found) for one in open_ if (found := exposed(table, one))]
         if not leaking:
             return draws
-        _refuse_if_hopeless(graph, leaking[0][0])
+        _refuse_if_hopeless(graph, leaking[0][0], owners)
         moved = {max(r for _, r, _ in next(iter(found.values()))) for _, found in leaking}
         for r in moved:
             draws[r] = draws.get(r, 0) + 1
             view = tuple(sorted(NodeId(j) for j in graph[r]))
             table[NodeId(r)] = divide(network, NodeId(r), view, group_size, draws[r])
         leaked = {one for one, _ in leaking}
-        open_ = [one for one in coalitions(graph, collusion) if one & moved or one in leaked]
+        open_ = [one for one in coalitions(graph, collusion, owners) if one & moved or one in leaked]
     one, found = leaking[0]
     raise PrivacyError(
-        f"no groups of {group_size} were found with which {collusion} colluders learn nothing: {describe(one, found)}. "
-        "Use a graph whose neighbourhoods overlap less (more nodes, or another degree), or larger groups."
+        f"no groups of {group_size} were found with which {_counted(collusion, owners)} learn nothing: "
+        f"{describe(one, found, owners=owners)}. {_remedy(owners)}, or larger groups."
     )
 
 
-def check_plan(graph: nx.Graph, table: Groups, collusion: int) -> None:
+def check_plan(graph: nx.Graph, table: Groups, collusion: int, owners: Owners | None = None) -> None:
     """Refuse groups with which so many colluders learn something, whoever has drawn them.
 
     Raises:
         PrivacyError: says who gives whom away.
     """
-    check_collusion(collusion, len(graph))
-    for one in coalitions(graph, collusion):
+    check_parties(graph, collusion, owners)
+    for one in coalitions(graph, collusion, owners):
         if found := exposed(table, one):
-            raise PrivacyError(f"the groups do not stop {collusion} colluders: {describe(one, found)}")
+            raise PrivacyError(
+                f"the groups do not stop {_counted(collusion, owners)}: {describe(one, found, owners=owners)}. "
+                f"{_remedy(owners)}, or larger groups."
+            )
+
+
+def check_parties(graph: nx.Graph, collusion: int, owners: Owners | None) -> None:
+    """Refuse more colluders than there are, but for one to be protected.
+
+    Raises:
+        ConfigError: says how many there can be.
+    """
+    check_collusion(collusion, len(parties(graph, owners)), "owners" if owners else "nodes")
 
 
 def check_group_collusion(group_size: int, collusion: int) -> None:
@@ -258,18 +277,39 @@ def check_group_collusion(group_size: int, collusion: int) -> None:
         )
 
 
-def _refuse_if_hopeless(graph: nx.Graph, coalition: frozenset[int]) -> None:
+def _counted(collusion: int, owners: Owners | None) -> str:
+    if not owners:
+        return f"{collusion} colluders"
+    return "an owner" if collusion == 1 else f"{collusion} owners together"
+
+
+def _remedy(owners: Owners | None) -> str:
+    if owners:
+        return "Give the peers of such owners more neighbours that others own, or leave them fewer peers"
+    return "Use a graph whose neighbourhoods overlap less (more nodes, or another degree)"
+
+
+def _refuse_if_hopeless(graph: nx.Graph, coalition: frozenset[int], owners: Owners | None) -> None:
     """The groups of a receiver add up to all its neighbours; if these totals give somebody away, no draw helps."""
     found = exposed({NodeId(r): (tuple(sorted(graph[r])),) for r in coalition}, coalition)
     if found:
         raise PrivacyError(
-            f"whatever the groups are, {describe(coalition, found)}: the neighbourhoods of "
-            f"{_listed(sorted(coalition))} differ by too little. Change the graph: `cesar plan topology` makes some "
-            "whose neighbourhoods overlap less."
+            f"whatever the groups are, {describe(coalition, found, owners=owners)}: the neighbourhoods of "
+            f"{_listed(sorted(coalition))} differ by too little. "
+            + (
+                f"{_remedy(owners)}."
+                if owners
+                else "Change the graph: `cesar plan topology` makes some whose neighbourhoods overlap less."
+            )
         )
 
 
-def describe(coalition: Iterable[int], found: Mapping[int, Recipe], name: Callable[[int], str] = str) -> str:
+def describe(
+    coalition: Iterable[int],
+    found: Mapping[int, Recipe],
+    name: Callable[[int], str] = str,
+    owners: Owners | None = None,
+) -> str:
     """How a coalition reads a value, in words; `name` says what a node is called behind "node"."""
     node, recipe = min(found.items())
     signed = []
@@ -277,8 +317,12 @@ def describe(coalition: Iterable[int], found: Mapping[int, Recipe], name: Callab
         sum_ = f"{_factor(factor)}the sum over {_listed(map(name, group))} at {name(receiver)}"
         signed.append(("minus " if factor < 0 else "plus ") + sum_)
     first = signed[0].removeprefix("plus ")
-    names = list(map(name, sorted(coalition)))
+    inside = sorted(coalition)
+    names = list(map(name, inside))
+    whose = sorted({(owners or {}).get(i, "") for i in inside} - {""})
     who = f"nodes {_listed(names)} together" if len(names) > 1 else f"node {names[0]} alone"
+    if whose:
+        who = f"{_listed(whose)} ({who})"
     return f"{who} can compute node {name(node)}'s value: {' '.join([first, *signed[1:]])}"
 
 

@@ -21,7 +21,7 @@ from cesar.indices import Code
 from cesar.ring import RING_BITS
 from cesar.sparsify import AnySparsifier, CoordinatedSubsampling, FullSharing, RandomSubsampling
 from cesar.theory import required_alpha
-from cesar.topology import check_degrees, check_strict, strict_requirement
+from cesar.topology import Owners, check_degrees, check_strict, strict_requirement
 
 Coordination = Literal["relay", "direct"]
 Dropout = Literal["parameter", "abort"]
@@ -151,29 +151,38 @@ class Cesar:
             decimals=6,
         )
 
-    def for_graph(self, graph: nx.Graph, *, network: bytes = b"", draws: Draws | None = None) -> Cesar:
+    def for_graph(
+        self,
+        graph: nx.Graph,
+        *,
+        network: bytes = b"",
+        draws: Draws | None = None,
+        owners: Owners | None = None,
+    ) -> Cesar:
         """This method settled for a graph: with its groups, or with s as given or as `collusion` demands there.
 
         Args:
             network: the network's name, which the groups depend on.
             draws: which division each receiver uses; without them they are planned where `collusion` asks for it.
+            owners: who runs which node. An owner's nodes count as one colluder, and one is assumed at the least.
 
         Raises:
             PrivacyError: the colluders would not be stopped, or a receiver would get nothing.
         """
+        collusion = self.collusion or (1 if owners else None)
         if self.group_size is not None:
             given = draws is not None
-            if draws is None and self.collusion is not None:
-                draws = plan(graph, self.group_size, self.collusion, network=network)
+            if draws is None and collusion is not None:
+                draws = plan(graph, self.group_size, collusion, network=network, owners=owners)
             table = groups(graph, self.group_size, network=network, draws=draws)
-            if given and self.collusion is not None:
-                check_plan(graph, table, self.collusion)
+            if given and collusion is not None:
+                check_plan(graph, table, collusion, owners)
             return replace(self, groups=table)
-        if self.collusion is None:
+        if collusion is None:
             check_degrees(graph, self.masks)
             return self
-        s = self.masking_requirement or strict_requirement(graph, self.collusion)
-        check_strict(graph, self.collusion, s)
+        s = self.masking_requirement or strict_requirement(graph, collusion, owners)
+        check_strict(graph, collusion, s, owners)
         return replace(self, masking_requirement=s)
 
     @property
@@ -236,10 +245,15 @@ class SecureAggregation:
         )
 
     def for_graph(
-        self, graph: nx.Graph, *, network: bytes = b"", draws: Draws | None = None
+        self,
+        graph: nx.Graph,
+        *,
+        network: bytes = b"",
+        draws: Draws | None = None,
+        owners: Owners | None = None,
     ) -> SecureAggregation:
         """The same with its groups, on a graph where every receiver has neighbours enough."""
-        settled = self.as_cesar().for_graph(graph, network=network, draws=draws)
+        settled = self.as_cesar().for_graph(graph, network=network, draws=draws, owners=owners)
         return replace(self, groups=settled.groups)
 
 
@@ -283,7 +297,14 @@ class DPSGD:
         """With Elias-gamma indices, as the paper measures it."""
         return cls(sparsifier=sparsifier, index_code=Code.ELIAS_GAMMA)
 
-    def for_graph(self, graph: nx.Graph, *, network: bytes = b"", draws: Draws | None = None) -> DPSGD:
+    def for_graph(
+        self,
+        graph: nx.Graph,
+        *,
+        network: bytes = b"",
+        draws: Draws | None = None,
+        owners: Owners | None = None,
+    ) -> DPSGD:
         """The same on every graph: nothing is protected on any."""
         return self
 

@@ -22,6 +22,7 @@ from cesar.indices import Code
 from cesar.methods import DPSGD, Cesar, Coordination, Dropout, Method, SecureAggregation, Weights
 from cesar.sparsify import AnySparsifier, SparsifierName
 from cesar.theory import expected_share, expected_union, required_alpha, required_union_alpha
+from cesar.topology import Owners
 
 AnySection = TypeVar("AnySection", bound="Section")
 
@@ -147,6 +148,7 @@ class MethodSection(Section):
         *,
         size: int = 1_000_000,
         graph: nx.Graph | None = None,
+        owners: Owners | None = None,
     ) -> Method:
         """The method on a graph in which receivers have at least that many neighbours.
 
@@ -155,6 +157,7 @@ class MethodSection(Section):
             measured_share: what CESAR shared; D-PSGD takes it where it names no share of its own.
             size: d, the number of parameters, as far as it is known yet.
             graph: the (first) graph, from which `collusion` takes s, and α follows.
+            owners: who runs which node of it.
 
         Raises:
             ConfigError, PrivacyError: nothing could be shared.
@@ -181,9 +184,16 @@ class MethodSection(Section):
                 noise=self.noise,
                 gossip_steps=self.gossip_steps,
             )
-        return self._cesar(degree, size, graph)
+        return self._cesar(degree, size, graph, owners)
 
-    def settled(self, graph: nx.Graph, *, network: bytes = b"", draws: Draws | None = None) -> Method:
+    def settled(
+        self,
+        graph: nx.Graph,
+        *,
+        network: bytes = b"",
+        draws: Draws | None = None,
+        owners: Owners | None = None,
+    ) -> Method:
         """The method on this graph, with s or groups; the least degree decides α.
 
         Raises:
@@ -191,19 +201,20 @@ class MethodSection(Section):
         """
         # First without α, which only makes sense where every receiver has neighbours enough.
         draft = self._with_alpha(1.0) if self.name == "cesar" else self.build(2)
-        draft = draft.for_graph(graph, network=network, draws=draws)
-        built = self.build(min(degree for _, degree in graph.degree), graph=graph)
+        draft = draft.for_graph(graph, network=network, draws=draws, owners=owners)
+        built = self.build(min(degree for _, degree in graph.degree), graph=graph, owners=owners)
         if not isinstance(built, DPSGD) and not isinstance(draft, DPSGD) and draft.groups is not None:
             return replace(built, groups=draft.groups)  # looking through all coalitions once is enough
-        return built.for_graph(graph, network=network, draws=draws)
+        return built.for_graph(graph, network=network, draws=draws, owners=owners)
 
-    def _cesar(self, degree: int, size: int, graph: nx.Graph | None) -> Cesar:
+    def _cesar(self, degree: int, size: int, graph: nx.Graph | None, owners: Owners | None) -> Cesar:
         draft = self._with_alpha(1.0)
         masks = None
         if self.group_size is None:
             if self.collusion is not None and graph is None:
                 raise ConfigError("with collusion, s follows from the graph, and none was given")
-            masks = draft.masks if self.collusion is None or graph is None else draft.for_graph(graph).masks
+            strict = self.collusion is not None and graph is not None
+            masks = draft.for_graph(graph, owners=owners).masks if strict else draft.masks
         alpha = self.alpha
         if alpha is None:
             assert self.share is not None

@@ -20,6 +20,9 @@ from cesar.types import NodeId
 View = tuple[NodeId, ...]
 """Neighbours of a node, ascending: the order in which bitmaps over them are written."""
 
+Owners = Mapping[int, str]
+"""Node → who runs it. The nodes of an owner pool what they know; a node that is not listed is its own."""
+
 
 @dataclass(frozen=True)
 class Neighbourhood:
@@ -119,25 +122,48 @@ def overlaps(graph: nx.Graph) -> NDArray[np.int64]:
     return found
 
 
-def strict_requirement(graph: nx.Graph, collusion: int) -> int:
-    """The smallest s that provably keeps single values from any `collusion` nodes that pool what they know.
+def parties(nodes: Iterable[int], owners: Owners | None = None) -> list[frozenset[int]]:
+    """The nodes that each owner has, ordered by the lowest of them.
 
-    With k colluders: max(k, max over r of the sum of the k − 1 largest overlaps of r). The proof stands in
+    >>> [sorted(party) for party in parties(range(4), {0: "hospital", 2: "hospital"})]
+    [[0, 2], [1], [3]]
+    """
+    found: dict[object, set[int]] = {}
+    for node in sorted(nodes):
+        found.setdefault((owners or {}).get(node, node), set()).add(node)
+    return [frozenset(party) for party in found.values()]
+
+
+def strict_requirement(graph: nx.Graph, collusion: int, owners: Owners | None = None) -> int:
+    """The smallest s that provably keeps single values from any `collusion` owners that pool what they know.
+
+    With k colluders of one node each: max(k, max over r of the sum of the k − 1 largest overlaps of r). With owners: the
+    same over all nodes that r's owner and the k − 1 worst others have. The proof stands in
     docs/privacy.md; it holds for every selection, and when some pairs failed to agree on a mask.
 
     >>> strict_requirement(nx.cycle_graph(5), 2), strict_requirement(nx.complete_graph(6), 2)
     (2, 5)
+    >>> strict_requirement(nx.complete_graph(6), 1, {0: "hospital", 1: "hospital"})
+    5
 
     Raises:
         ConfigError: there cannot be that many colluders.
     """
-    check_collusion(collusion, len(graph))
-    shared = np.sort(overlaps(graph), axis=1)
-    largest = shared[:, len(graph) - collusion + 1 :].sum(axis=1)
-    return max(collusion, int(largest.max()))
+    owned = parties(graph, owners)
+    check_collusion(collusion, len(owned), "owners" if owners else "nodes")
+    row = {name: k for k, name in enumerate(sorted(graph))}
+    rows = [[row[node] for node in party] for party in owned]
+    shared = overlaps(graph)
+    joint = np.stack([shared[:, party].sum(axis=1) for party in rows], axis=1)
+    own = np.zeros(len(graph), dtype=np.int64)
+    for k, party in enumerate(rows):
+        own[party], joint[party, k] = joint[party, k], 0
+    others = np.sort(joint, axis=1)[:, len(owned) - collusion + 1 :].sum(axis=1)
+    most = sum(sorted(map(len, owned))[-collusion:])
+    return max(most, int((own + others).max()))
 
 
-def check_collusion(collusion: int, nodes: int) -> None:
+def check_collusion(collusion: int, parties: int, what: str = "nodes") -> None:
     """Refuse a number of colluders that makes no sense.
 
     Raises:
@@ -145,20 +171,28 @@ def check_collusion(collusion: int, nodes: int) -> None:
     """
     if not isinstance(collusion, int) or collusion < 1:
         raise ConfigError(f"collusion is {collusion}, but it must be an integer of at least 1")
-    if collusion >= nodes:
+    if collusion >= parties:
         raise ConfigError(
-            f"{collusion} colluders among {nodes} nodes leave nobody to protect; "
-            f"collusion can be at most {nodes - 1}"
+            f"{collusion} colluders among {parties} {what} leave nobody to protect; "
+            f"collusion can be at most {parties - 1}"
         )
 
 
-def check_strict(graph: nx.Graph, collusion: int, masking_requirement: int) -> None:
+def check_strict(
+    graph: nx.Graph, collusion: int, masking_requirement: int, owners: Owners | None = None
+) -> None:
     """Refuse s that colluders could get around, and a graph on which a safe s leaves nothing to share.
 
     Raises:
         PrivacyError: names the receivers that are too close to each other, and the remedy.
     """
-    safe = strict_requirement(graph, collusion)
+    safe = strict_requirement(graph, collusion, owners)
+    if masking_requirement < safe and owners:
+        raise PrivacyError(
+            f"masking_requirement={masking_requirement} does not stop {collusion} owner(s) on this graph, where it takes "
+            f"{safe}: {_largest(graph, owners)}. Use groups (group_size), or let collusion = {collusion} take "
+            "masking_requirement from the graph"
+        )
     if masking_requirement < safe:
         raise PrivacyError(
             f"masking_requirement={masking_requirement} does not stop {collusion} colluders on this graph, which "
@@ -169,10 +203,17 @@ def check_strict(graph: nx.Graph, collusion: int, masking_requirement: int) -> N
     if poor:
         raise PrivacyError(
             f"on this graph {collusion} colluders are only stopped by {masking_requirement} masks "
-            f"({_closest(graph, collusion)}), but node {poor[0]} has {graph.degree[poor[0]]} neighbour(s) and would "
+            f"({_largest(graph, owners) if owners else _closest(graph, collusion)}), but node {poor[0]} has {graph.degree[poor[0]]} neighbour(s) and would "
             "never receive anything. Use more nodes, another degree, or a graph whose neighbourhoods overlap "
             f"less: `cesar plan topology --collusion {collusion}` makes one"
         )
+
+
+def _largest(graph: nx.Graph, owners: Owners) -> str:
+    """The owner with most nodes, in words."""
+    party = max(parties(graph, owners), key=len)
+    nodes = sorted(party)
+    return f"{owners.get(nodes[0], f'node {nodes[0]}')} has node(s) {', '.join(map(str, nodes))}, which know one another's sums"
 
 
 def _closest(graph: nx.Graph, collusion: int) -> str:

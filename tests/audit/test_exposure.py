@@ -76,6 +76,20 @@ def test_against_the_definition(seed):
     assert report.read == pytest.approx(most)
 
 
+def test_owners_are_tried_with_all_their_nodes():
+    rng = np.random.default_rng(5)
+    graph = nx.random_regular_graph(4, 9, seed=5)
+    flags = rng.random((9, 30)) < 0.6
+    exchange = Exchange.complete(graph, flags, 1)
+    single = {finding.coalition: finding for finding in audit(exchange, 3, top=10_000).findings}
+    owners = {0: "a", 1: "a", 2: "b", 3: "b", 4: "b"}
+    report = audit(exchange, 1, owners=owners, top=10_000)
+    assert [(tested.size, tested.possible) for tested in report.sizes] == [(1, 6)]
+    assert {finding.coalition for finding in report.findings} == {(0, 1), (2, 3, 4)}
+    for finding in report.findings:
+        assert finding.victims == single[finding.coalition].victims
+
+
 def test_coordinated_selections():
     """Towards one receiver all select alike, so a sum has all neighbours in it or none."""
     graph = BAD_GRAPH

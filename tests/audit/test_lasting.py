@@ -53,6 +53,21 @@ def test_nothing_is_overlooked(seed):
     assert not any(row.exposing for row in found.sizes[:1])
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_owners_count_with_all_their_nodes(seed):
+    graph = nx.random_regular_graph(4, 9, seed=seed)
+    owners = {0: "hospital", 1: "hospital", 2: "hospital", 5: "clinic", 6: "clinic"}
+    one = subject(graph, 2, owners=owners)
+    found = audit_groups(one, 2)
+    owned = [(0, 1, 2), (5, 6), (3,), (4,), (7,), (8,)]
+    together = [*owned, *(a + b for a, b in combinations(owned, 2))]
+    assert found.victims == set().union(*(victims_by_rank(one.groups, some) for some in together))
+    assert [row.possible for row in found.sizes] == [6, 15]
+    for finding in found.findings:
+        if {0, 1, 2} <= set(finding.coalition):
+            assert "hospital" in finding.sentence
+
+
 def test_old_and_new_groups_are_taken_together():
     """Node 6 joins node 0: the totals differ by it, which no draw could help."""
     old = nx.Graph([(0, i) for i in range(1, 6)] + [(i, j) for i in range(1, 6) for j in range(i + 1, 6)])

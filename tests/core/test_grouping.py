@@ -16,6 +16,7 @@ import cesar
 from cesar.errors import ConfigError, PrivacyError
 from cesar.grouping import (
     check_group_collusion,
+    check_plan,
     coalitions,
     describe,
     divide,
@@ -27,6 +28,7 @@ from cesar.grouping import (
     sums_of,
 )
 from cesar.linear import solve
+from cesar.topology import parties
 from support.harness import random_graph
 
 ids = st.integers(0, 2**32 - 1)
@@ -237,6 +239,35 @@ def test_plans_for_two_colluders_leave_nobody_exposed():
         assert not any(determined(table, pair) for pair in combinations(sorted(graph), 2))
         assert {r for r in graph if first[r] != table[r]} <= draws.keys()
     assert 0 < redrawn < 20, "plans that were needed, and graphs that needed none"
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 2))
+def test_plans_count_an_owner_with_all_its_nodes(seed, k):
+    """Whatever is not refused: no k owners with all their nodes, near or far, determine anybody."""
+    rng = np.random.default_rng(seed)
+    graph = nx.random_regular_graph(6, 20, seed=seed)
+    owners = {node: f"owner {rng.integers(8)}" for node in graph if rng.random() < 0.6}
+    try:
+        draws = plan(graph, 3, k, owners=owners)
+    except PrivacyError:
+        return
+    table = groups(graph, 3, draws=draws)
+    for some in combinations(parties(graph, owners), k):
+        assert not determined(table, frozenset().union(*some))
+    check_plan(graph, table, k, owners)
+
+
+def test_an_owner_alone_is_a_coalition():
+    graph = nx.complete_graph(3)
+    assert plan(graph, 2, 1) == {}
+    with pytest.raises(PrivacyError, match=r"whatever the groups are, hospital \(nodes 0 and 1 together\)"):
+        plan(graph, 2, 1, owners={0: "hospital", 1: "hospital"})
+    with pytest.raises(ConfigError, match="1 colluders among 1 owners leave nobody"):
+        plan(graph, 2, 1, owners=dict.fromkeys(range(3), "hospital"))
+    table = groups(nx.complete_graph(5), 2)
+    with pytest.raises(PrivacyError, match="the groups do not stop an owner: hospital"):
+        check_plan(nx.complete_graph(5), table, 1, dict.fromkeys(range(3), "hospital"))
 
 
 def test_a_method_plans_for_its_graph():

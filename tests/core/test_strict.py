@@ -12,7 +12,7 @@ import cesar
 from cesar.errors import ConfigError, LocalProtocolError, PrivacyError
 from cesar.experiment import config
 from cesar.settings import MethodSection
-from cesar.topology import check_strict, overlaps, strict_requirement
+from cesar.topology import check_strict, overlaps, parties, strict_requirement
 from support.harness import random_graph
 
 
@@ -37,6 +37,24 @@ def by_definition(graph, k):
 def test_requirement_is_the_condition(seed, k):
     graph = random_graph(np.random.default_rng(seed), 5, 9)
     assert strict_requirement(graph, k) == by_definition(graph, k)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 3))
+def test_owners_count_with_all_their_nodes(seed, k):
+    """The condition over all coalitions of k owners, written down."""
+    rng = np.random.default_rng(seed)
+    graph = random_graph(rng, 6, 9)
+    owners = {node: f"owner {rng.integers(4)}" for node in graph if rng.random() < 0.7}
+    owned = parties(graph, owners)
+    if len(owned) <= k:
+        return
+    shared = overlaps(graph)
+    worst = 0
+    for some in combinations(owned, k):
+        together = frozenset().union(*some)
+        worst = max(worst, len(together), *(sum(shared[r, o] for o in together) for r in together))
+    assert strict_requirement(graph, k, owners) == worst
 
 
 def test_overlaps_count_common_neighbours_and_the_edge():

@@ -264,6 +264,23 @@ def test_show_says_who_dials_whom(cesar, tmp_path):
     assert "none: it only" in table
 
 
+def test_owners_of_peers_that_are_made_here(cesar, tmp_path):
+    refusal = cesar.bad("network", "init", "--peers", 3, "--out", "net", "--owner", "hospital=0,1")
+    assert "hospital (nodes 0 and 1 together) can compute node 2's value" in refusal
+    assert "Give the peers of such owners more neighbours that others own" in refusal
+    assert not (tmp_path / "net").exists()
+    net = init(cesar, tmp_path, "--owner", "hospital=0,1", peers=4)
+    shown = json.loads(cesar.good("network", "show", net, "--json"))
+    assert [row["owner"] for row in shown["peers"]] == ["hospital", "hospital", None, None]
+    assert "its own" in cesar.good("network", "show", net)
+    audited = json.loads(cesar.good("audit", net, "--collusion", 1, "--report", "page.html", "--json"))
+    assert not audited["exposed"]
+    assert audited["owners"] == {"0": "hospital", "1": "hospital"}
+    assert "hospital runs node 0, node 1" in (tmp_path / "page.html").read_text()
+    for wrong in ("0,1", "hospital=9", "=1", "hospital=x"):
+        cesar.bad("network", "init", "--peers", 4, "--out", "other", "--owner", wrong)
+
+
 MISTAKES = [
     (("sign", "net", "site/request.json", "--neighbours", "0"), "node 8 has 1 neighbour(s)"),
     (("sign", "net", "site/request.json", "--neighbours", "0,99"), "node 99 is not in the network"),

@@ -108,7 +108,7 @@ class Stream:
 
 def greeting(network, node):
     return Hello(
-        node=node, network=network.roster.network_id.hex(), roster=1, purpose="train", settings={}, size=None,
+        node=node, network=network.roster.network_id.hex(), roster=1, purpose="train", digest="ab", size=None,
         status=Status(), time=time.time(),
     )  # fmt: skip
 

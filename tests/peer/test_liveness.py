@@ -13,7 +13,7 @@ DOWN, APART, AHEAD, SUSPECTED, AWAITED = Standing
 
 def hello(*, purpose="train", roster=ROSTER, current=ROUND, time=WALL):
     return Hello(
-        node=1, network="00", roster=roster, purpose=purpose, settings={}, size=None,
+        node=1, network="00", roster=roster, purpose=purpose, digest="ab", size=None,
         status=Status(current, current), time=time,
     )  # fmt: skip
 

@@ -14,8 +14,8 @@ HELLO = Hello(
     node=3,
     network="ab" * 16,
     roster=2,
+    digest="cd" * 32,
     purpose="train",
-    settings={"name": "cesar", "alpha": 0.5, "masks": None},
     size=100,
     status=Status(7, 8, 300000),
     layout="2 tensors",
@@ -25,7 +25,7 @@ HELLO = Hello(
 )
 BYTES = (
     b'{"protocol": 4, "cesar": "1.2", "node": 3, "network": "abababababababababababababababab", "roster": 2, '
-    b'"purpose": "train", "settings": {"name": "cesar", "alpha": 0.5, "masks": null}, "satisfied": false, '
+    b'"digest": "' + b"cd" * 32 + b'", "purpose": "train", "satisfied": false, '
     b'"size": 100, "layout": "2 tensors", "status": [7, 8, 300000], "time": 1700000000.5}'
 )
 
@@ -38,7 +38,7 @@ def test_a_greeting_as_bytes():
 def test_a_greeting_says_this_release_and_protocol():
     words = json.loads(
         Hello(
-            node=0, network="", roster=1, purpose="check", settings={}, size=None, status=Status(), time=0.0
+            node=0, network="", roster=1, purpose="check", digest="", size=None, status=Status(), time=0.0
         ).to_bytes()
     )
     assert (words["cesar"], words["protocol"]) == (RELEASE, VERSION)
@@ -66,7 +66,7 @@ def test_every_word_is_needed_and_of_its_kind(key):
     with pytest.raises(Refusal, match="its hello cannot be read"):
         Hello.from_bytes(json.dumps(words).encode())
     with pytest.raises(Refusal, match="its hello cannot be read"):
-        Hello.from_bytes(json.dumps({**words, key: {"a": 1} if key != "settings" else "a"}).encode())
+        Hello.from_bytes(json.dumps({**words, key: {"a": 1}}).encode())
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"7", b"\xff", b"[" * 60_000, b'{"status": [1]}'])
@@ -100,8 +100,10 @@ def test_a_status_as_bytes():
 CHANGES = [
     ({"protocol": 5}, "it speaks protocol version 5 (cesar 1.2), and this peer speaks 4"),
     ({"network": "cd" * 16}, "it belongs to another network"),
-    ({"settings": {**HELLO.settings, "alpha": 0.4}}, "alpha is 0.5 here and 0.4 there"),
-    ({"settings": {**HELLO.settings, "new": 1}}, "new is None here and 1 there"),
+    (
+        {"digest": "ef" * 32},
+        "it has another roster of version 2 than this peer: members, groups or settings differ",
+    ),
     ({"size": 101}, "its model has 101 parameters, and this peer's has 100"),
     ({"layout": "3 tensors"}, "its model has 3 tensors, and this peer's has 2 tensors: as many parameters"),
 ]
@@ -117,7 +119,15 @@ def test_what_must_be_the_same_at_both_ends(change, words):
 @pytest.mark.parametrize(
     "change",
     [
-        {"node": 4, "roster": 9, "status": Status(99, 99), "time": 0.0, "release": "2", "satisfied": True},
+        {
+            "node": 4,
+            "roster": 9,
+            "digest": "",
+            "status": Status(99, 99),
+            "time": 0.0,
+            "release": "2",
+            "satisfied": True,
+        },
         {"size": None},
         {"layout": None},
         {"status": Status(7, 8)},

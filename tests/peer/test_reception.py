@@ -45,7 +45,7 @@ class Desk:
     def greeting(self, node=1):
         roster = self.membership.roster
         return Hello(
-            node=node, network=roster.network_id.hex(), roster=1, purpose="train", settings={}, size=None,
+            node=node, network=roster.network_id.hex(), roster=1, purpose="train", digest=roster.digest.hex(), size=None,
             status=Status(), time=0.0,
         )  # fmt: skip
 

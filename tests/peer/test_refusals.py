@@ -29,6 +29,7 @@ from cesar.peer import identity, keyfiles, link, reception, transport
 from cesar.peer.authority import Authority
 from cesar.peer.chunks import CHUNK, Message
 from cesar.peer.claims import Request
+from cesar.peer.config import session_of
 from cesar.peer.folder import Network
 from cesar.peer.identity import Identity
 from cesar.peer.messages import Status
@@ -258,7 +259,7 @@ STRANGE_HELLOS = [
     ({"protocol": 77, "cesar": "9.9"}, "it speaks protocol version 77 (cesar 9.9)"),
     ({"network": "00" * 16}, "it belongs to another network"),
     ({"size": SIZE + 1}, f"its model has {SIZE + 1} parameters, and this peer's has {SIZE}"),
-    ({"settings": None}, "its hello cannot be read"),
+    ({"digest": None}, "its hello cannot be read"),
     ({"status": [2**31, 2**31, 0]}, "a status that cannot be"),
     ({"status": [1, 1, 2**31]}, "a mode that cannot be"),
     ({"status": "x" * 70_000}, "it does not begin with a hello"),
@@ -281,39 +282,55 @@ def test_another_version_or_network(network):
 
 
 DIFFERENCES = [
-    ("masks = 1", "masks = 2", "masks is 1 here and 2 there", "masks is 2 here and 1 there"),
-    ("ring_bits = 32", "ring_bits = 16", "ring_bits is 32 here and 16 there", "16 here and 32 there"),
-    ('"random"', '"topk"', "sparsifier is 'random' here and 'topk'", "'topk' here and 'random' there"),
-    ("alpha = 0.9", "alpha = 0.8", "alpha is 0.9 here and 0.8", "alpha is 0.8 here and 0.9 there"),
+    ("masks = 1", "masks = 2", "masks is 1 there and 2 here"),
+    ("ring_bits = 32", "ring_bits = 16", "ring_bits is 32 there and 16 here"),
+    ('"random"', '"topk"', "sparsifier is 'random' there and 'topk' here"),
+    ("alpha = 0.9", "alpha = 0.8", "alpha is 0.9 there and 0.8 here"),
+    (r"floor = 0.5", 'buffers = "average"\nfloor = 0.5', "buffers is 'local' there and 'average' here"),
 ]
 
 
-def test_other_settings_are_named_at_both_ends(tmp_path):
+def test_other_settings_than_were_signed_are_named(tmp_path):
     method = 'name = "cesar"\nsparsifier = "random"\nalpha = 0.9\nmasks = 1\nring_bits = 32'
-    network = make_network(tmp_path / "net", GRAPH, method)
-    text = (network.folder / "peer-0" / "peer.toml").read_text()
+    folder = make_network(tmp_path / "net", GRAPH, method).folder / "peer-0"
+    text = (folder / "peer.toml").read_text()
+    for was, changed, words in DIFFERENCES:
+        (folder / "peer.toml").write_text(text)
+        edit(folder, was, changed)
+        with pytest.raises(ConfigError, match=f"signed for other settings.*{words}"):
+            AsyncPeer.load(folder)
 
-    async def meet(was, changed, here, there, peers):
-        (network.folder / "peer-0" / "peer.toml").write_text(text)
-        edit(network.folder / "peer-0", was, changed)
-        odd = AsyncPeer.load(network.folder / "peer-0")
+
+def test_two_rosters_of_one_version(network):
+    """Somebody was given another promise under the same number: it is refused by name, and shares no session."""
+    old = network.roster
+    other = Roster.sign(
+        network.authority,
+        old.members.values(),
+        old.graph,
+        network_id=old.network_id,
+        version=1,
+        now=old.issued,
+        settings={**old.settings, "ring_bits": 16},
+    )
+    folder = network.folder / "peer-0"
+    (folder / "roster.json").write_bytes(other.raw)
+    edit(folder, 'name = "secagg"', 'name = "secagg"\nring_bits = 16')
+
+    async def meet():
+        odd = AsyncPeer.load(folder)
         try:
             with Lines() as log:
-                await odd.start()
-                await log.says("node 0: its settings differ", here)
-                await log.says("its settings differ", there)
-                reports = await one_round(peers, models())
-                assert [report.missing for report in reports] == [(0,)] * 4
-                assert not any(peer.transport.links[0].up for peer in peers)
+                async with running(network, HONEST) as peers:
+                    await odd.start()
+                    await log.says("node 0: it has another roster of version 1", "signed two")
+                    await averages(peers)
+                    assert not any(peer.transport.links[0].up for peer in peers)
+                    assert session_of(other, (SIZE,), "train") != session_of(old, (SIZE,), "train")
         finally:
             await odd.close()
 
-    async def meet_all():
-        async with running(network, HONEST) as peers:
-            for difference in DIFFERENCES:
-                await meet(*difference, peers)
-
-    on_loop(meet_all())
+    on_loop(meet())
 
 
 def test_another_model_size_is_named_at_both_ends(network):

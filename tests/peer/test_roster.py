@@ -20,7 +20,8 @@ from cesar.peer import roster as roster_module
 from cesar.peer.authority import Authority
 from cesar.peer.claims import Request
 from cesar.peer.identity import make_keys
-from cesar.peer.roster import Member, Roster
+from cesar.peer.member import Member
+from cesar.peer.roster import Roster
 from cesar.topology import neighbourhoods
 
 NOW = datetime.now(UTC).replace(microsecond=0)
@@ -88,6 +89,17 @@ def test_what_a_roster_says(world):
         roster.graph.add_edge(1, 7)
     with pytest.raises(ConfigError, match="node 3 is not in version 5 of the roster"):
         roster.hood(3)
+
+
+def test_a_digest_names_what_was_signed(world):
+    """Not the version, and not the signature, which is another each time."""
+    again = world.signed()
+    assert again.raw != world.roster.raw
+    assert again.digest == world.roster.digest
+    for change in (field("settings", {"share": 0.4}), of_peer("name", "another")):
+        forged = Roster.parse(world.forge(change), world.ca.certificate)
+        assert forged.version == again.version
+        assert forged.digest != again.digest
 
 
 def test_the_test_forges_what_the_authority_writes(world):
@@ -245,23 +257,31 @@ def of_peer(name, value):
         (lonely, "at least two nodes"),
         (nobody, "at least two nodes"),
         (renamed_network, "node 0 has a certificate of the network 'demo'"),
-        (field("format", 2), "update cesar"),
+        (field("format", 1), "update cesar"),
         (field("surprise", 1), "update cesar"),
         (field("version", "5"), "update cesar"),
         (field("peers", [3]), "update cesar"),
-        (field("group_size", "3"), "update cesar"),
-        (field("group_size", 1), "group_size is 1"),
-        (field("group_size", 3), "the roster's groups cannot be: node 1 has 2 neighbour"),
+        (field("settings", {"group_size": "3"}), "update cesar"),
+        (field("settings", {"group_size": True}), "update cesar"),
+        (field("settings", {"share": [0.3]}), "update cesar"),
+        (field("settings", []), "update cesar"),
+        (field("settings", {"group_size": 1}), "group_size is 1"),
+        (field("settings", {"group_size": 3}), "the roster's groups cannot be: node 1 has 2 neighbour"),
         (field("draws", []), "update cesar"),
         (field("draws", {"1": 2}), "draw 2 of node 1"),
-        (lambda content: {**content, "group_size": 2, "draws": {"3": 2}}, "draw 2 of node 3"),
-        (lambda content: {**content, "group_size": 2, "draws": {"1": 0}}, "draw 0 of node 1"),
-        (lambda content: {**content, "group_size": 2, "draws": {"1": 2**32}}, "draw 4294967296 of node 1"),
-        (lambda content: {**content, "group_size": 2, "draws": {"01": 1}}, "draw 1 of node 01"),
+        (lambda content: {**content, "settings": {"group_size": 2}, "draws": {"3": 2}}, "draw 2 of node 3"),
+        (lambda content: {**content, "settings": {"group_size": 2}, "draws": {"1": 0}}, "draw 0 of node 1"),
+        (
+            lambda content: {**content, "settings": {"group_size": 2}, "draws": {"1": 2**32}},
+            "draw 4294967296 of node 1",
+        ),
+        (lambda content: {**content, "settings": {"group_size": 2}, "draws": {"01": 1}}, "draw 1 of node 01"),
         (field("network_id", "00"), "32 hexadecimal digits"),
         (field("network_id", "0A" * 16), "32 hexadecimal digits"),
         (field("issued", "yesterday"), "ISO time"),
         (field("issued", "2026-01-01T00:00:00"), "with a zone"),
+        (field("expires", "2026-01-01T00:00:00"), "with a zone"),
+        (field("expires", None), "update cesar"),
         (of_peer("certificate", "nonsense"), "node 1: the certificate cannot be read"),
         (of_peer("certificate", "\ud800"), "node 1: the certificate cannot be read"),
         (of_peer("agreement_key", "00" * 32), "update cesar"),

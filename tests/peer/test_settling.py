@@ -146,9 +146,8 @@ def test_who_comes_late_joins_the_next_settling_round(tmp_path):
 
 
 def test_sessions_differ(network):
-    settings = {"name": "cesar"}
     made = {
-        session_of(network.roster, settings, tensors, purpose, mode)
+        session_of(network.roster, tensors, purpose, mode)
         for tensors in ((100,), (50, 50), (60, 40))
         for purpose in ("train", "check")
         for mode in (0, 300_000, 400_000)

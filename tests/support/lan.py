@@ -57,6 +57,7 @@ def make_network(
     rounds: str = QUICK,
     transcript: bool = False,
     addresses: Mapping[int, str] | None = None,
+    owners: Mapping[int, str] | None = None,
 ) -> Network:
     """A network whose peers listen here, or at the addresses given; without status pages."""
     plan = Plan(
@@ -67,6 +68,7 @@ def make_network(
         host="127.0.0.1",
         port=free_ports(len(graph)),
         days=30,
+        owners=owners or {},
     )
     if addresses is not None:
         plan = _Placed(**{name: getattr(plan, name) for name in Plan.__slots__}, addresses=addresses)

@@ -27,7 +27,7 @@ from cesar import linear
 from cesar.audit.exchange import Exchange, Flags, Ints
 from cesar.bits import jit
 from cesar.seeds import SeedTree
-from cesar.topology import check_collusion
+from cesar.topology import Owners, check_collusion, parties
 
 Progress = Callable[[str, int, int], None]
 """(what, done, of how many)."""
@@ -318,32 +318,39 @@ def audit(
     exchange: Exchange,
     collusion: int,
     *,
+    owners: Owners | None = None,
     limit: int = LIMIT,
     top: int = 10,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Audit:
-    """Try every coalition of up to `collusion` nodes, or where there are over `limit` of a size, that many
+    """Try every coalition of up to `collusion` owners, each with all its nodes, or where there are over `limit` of a size, that many
     drawn at random and those that grow from the worst smaller ones.
 
     Args:
+        owners: who runs which node; a node that is not listed is its own.
         top: how many of the worst coalitions are explained.
 
     Raises:
         ConfigError: there cannot be that many colluders.
     """
-    check_collusion(collusion, exchange.nodes)
+    owned = [sorted(party) for party in parties(range(exchange.nodes), owners)]
+    check_collusion(collusion, len(owned), "owners" if owners else "nodes")
     auditor, positions = _Auditor(exchange, progress), max(exchange.positions, 1)
     sizes, ranked, pairs = [], [], None
     seeds: list[tuple[int, ...]] = [()]
     for size in range(1, collusion + 1):
-        possible = math.comb(exchange.nodes, size)
-        coalitions = _coalitions(exchange.nodes, size, limit, seeds, SeedTree(seed))
-        counts = auditor.positions_read(coalitions)
+        possible = math.comb(len(owned), size)
+        coalitions = _coalitions(len(owned), size, limit, seeds, SeedTree(seed))
+        counts = auditor.positions_read(_nodes(coalitions, owned))
         fractions = counts / positions
         order = np.argsort(-counts, kind="stable")[: max(top, BEAM)]
         worst = [(tuple(coalitions[k].tolist()), float(fractions[k])) for k in order]
-        ranked += [(coalition, fraction) for coalition, fraction in worst if fraction]
+        ranked += [
+            (tuple(sorted(node for k in coalition for node in owned[k])), fraction)
+            for coalition, fraction in worst
+            if fraction
+        ]
         seeds = [coalition for coalition, _ in worst[:BEAM]]
         sizes.append(
             Tested(
@@ -354,7 +361,7 @@ def audit(
                 worst=float(fractions.max()),
             )
         )
-        if size == 2 and len(coalitions) == possible:
+        if size == 2 and len(coalitions) == possible and len(owned) == exchange.nodes:
             pairs = np.zeros((exchange.nodes, exchange.nodes))
             pairs[coalitions[:, 0], coalitions[:, 1]] = fractions
             pairs += pairs.T
@@ -370,6 +377,13 @@ def audit(
         read=auditor.read / positions,
         pairs=pairs,
     )
+
+
+def _nodes(coalitions: Ints, owned: list[list[int]]) -> Ints:
+    """The nodes of owners; where some have fewer, their last one is repeated, which adds nothing."""
+    together = [[node for k in one for node in owned[k]] for one in coalitions.tolist()]
+    width = max(map(len, together))
+    return np.array([few + few[-1:] * (width - len(few)) for few in together], dtype=np.int64)
 
 
 def _coalitions(nodes: int, size: int, limit: int, smaller: list[tuple[int, ...]], seeds: SeedTree) -> Ints:

@@ -15,7 +15,7 @@ import networkx as nx
 
 from cesar.audit.exposure import Progress, Tested
 from cesar.grouping import Group, Groups, coalitions, describe, exposed, hears
-from cesar.topology import check_collusion
+from cesar.topology import Owners, check_collusion, parties
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +29,7 @@ class GroupSubject:
         groups: of every receiver, now.
         before: those before a change of the graph.
         names: what people call a node, where it has a name.
+        owners: who runs which node; coalitions are counted in owners.
         lasting: whether the graph, and with it the groups, stays; else the audit is one of a single round.
         notes: what the reader must know.
     """
@@ -41,6 +42,7 @@ class GroupSubject:
     groups: Groups
     before: Groups | None = None
     names: Mapping[int, str] = field(default_factory=dict)
+    owners: Owners = field(default_factory=dict)
     lasting: bool = True
     notes: tuple[str, ...] = ()
 
@@ -113,21 +115,23 @@ class GroupAudit:
 
 
 def audit_groups(subject: GroupSubject, collusion: int, progress: Progress | None = None) -> GroupAudit:
-    """Look at every coalition of up to `collusion` nodes.
+    """Look at every coalition of up to `collusion` owners, each with all its nodes.
 
     Raises:
         ConfigError: there cannot be that many colluders.
     """
     table = subject.held
     graph = nx.Graph([(r, node) for r, groups in table.items() for group in groups for node in group])
-    check_collusion(collusion, len(graph))
-    together = list(coalitions(graph, collusion))
+    owned = parties(graph, subject.owners)
+    check_collusion(collusion, len(owned), "owners" if subject.owners else "nodes")
+    whose = {node: k for k, party in enumerate(owned) for node in party}
+    together = list(coalitions(graph, collusion, subject.owners))
     sizes: list[Tested] = []
     findings: list[GroupFinding] = []
     for size in range(1, collusion + 1):
-        tried = [one for one in together if len(one) == size]
+        tried = [one for one in together if len({whose[node] for node in one}) == size]
         if size == 1:
-            tried = [frozenset((r,)) for r in sorted(graph)]
+            tried = owned
         exposing = 0
         for done, one in enumerate(tried):
             if progress is not None:
@@ -137,11 +141,11 @@ def audit_groups(subject: GroupSubject, collusion: int, progress: Progress | Non
             known = {v for old in findings if one.issuperset(old.coalition) for v in old.victims}
             if victims.keys() - known:
                 new = {node: recipe for node, recipe in victims.items() if node not in known}
-                sentence = describe(one, new, lambda node: subject.names.get(node, str(node)))
+                sentence = describe(one, new, lambda node: subject.names.get(node, str(node)), subject.owners)
                 findings.append(
                     GroupFinding(coalition=tuple(sorted(one)), victims=tuple(sorted(new)), sentence=sentence)
                 )
-        possible = math.comb(len(graph), size)
+        possible = math.comb(len(owned), size)
         sizes.append(
             Tested(
                 size=size,

@@ -16,7 +16,7 @@ from cesar.audit.exposure import Audit, Finding
 from cesar.audit.lasting import GroupAudit, GroupSubject
 from cesar.audit.sources import Subject
 from cesar.page import Figure, Spec, graph_figure, json_number, plot_axis, plot_layout, write_page
-from cesar.topology import strict_requirement
+from cesar.topology import Owners, strict_requirement
 
 
 def as_dict(audit: Audit, subject: Subject) -> dict[str, object]:
@@ -28,7 +28,7 @@ def as_dict(audit: Audit, subject: Subject) -> dict[str, object]:
         "sparsifier": subject.sparsifier,
         "alpha": subject.alpha,
         "masks": audit.masks,
-        "strict_masks": strict_requirement(subject.graph, audit.collusion),
+        "strict_masks": strict_requirement(subject.graph, audit.collusion, subject.owners),
         "collusion": audit.collusion,
         "seed": subject.seed,
         "positions": audit.positions,
@@ -39,6 +39,7 @@ def as_dict(audit: Audit, subject: Subject) -> dict[str, object]:
         "coalitions": [asdict(tested) | {"exhaustive": tested.exhaustive} for tested in audit.sizes],
         "findings": [_finding(finding) for finding in audit.findings],
         "read": audit.read.tolist(),
+        "owners": {str(node): owner for node, owner in sorted(subject.owners.items())},
         "notes": list(subject.notes),
     }
 
@@ -67,13 +68,14 @@ def groups_as_dict(audit: GroupAudit, subject: GroupSubject) -> dict[str, object
         "read": [read.get(node, 0.0) for node in sorted(subject.held)],
         "groups": {str(r): groups for r, groups in subject.groups.items()},
         "words": subject.words(),
+        "owners": {str(node): owner for node, owner in sorted(subject.owners.items())},
         "notes": list(subject.notes),
     }
 
 
 def group_verdict(audit: GroupAudit, subject: GroupSubject) -> tuple[bool, str, str]:
     """Whether all is well, the headline, and the sentence below it."""
-    who = _colluders(audit.collusion)
+    who = _colluders(audit.collusion, subject.owners)
     rounds = "in all rounds together" if subject.lasting else "in one round"
     tried = f"All {sum(tested.possible for tested in audit.sizes):,} coalitions were considered"
     if audit.exposed:
@@ -86,8 +88,17 @@ def group_verdict(audit: GroupAudit, subject: GroupSubject) -> tuple[bool, str, 
     )
 
 
-def _colluders(k: int) -> str:
-    return "a single curious participant" if k == 1 else f"up to {k} participants who pool what they know"
+def _colluders(k: int, owners: Owners) -> str:
+    one = "owner" if owners else "participant"
+    return f"a single curious {one}" if k == 1 else f"up to {k} {one}s who pool what they know"
+
+
+def _owned(subject: Subject | GroupSubject) -> list[str]:
+    """Who runs several nodes, in words."""
+    several: dict[str, list[str]] = {}
+    for node, owner in sorted(subject.owners.items()):
+        several.setdefault(owner, []).append(subject.name(node))
+    return [f"{owner} runs {', '.join(nodes)}" for owner, nodes in several.items() if len(nodes) > 1]
 
 
 def _finding(finding: Finding) -> dict[str, object]:
@@ -131,8 +142,8 @@ def _listed(nodes: tuple[int, ...]) -> str:
 
 def verdict(audit: Audit, subject: Subject) -> tuple[bool, str, str]:
     """Whether all is well, the headline, and the sentence below it."""
-    k, safe = audit.collusion, strict_requirement(subject.graph, audit.collusion)
-    group = _colluders(k)
+    k, safe = audit.collusion, strict_requirement(subject.graph, audit.collusion, subject.owners)
+    group = _colluders(k, subject.owners)
     if audit.exposed:
         return (
             False,
@@ -173,8 +184,9 @@ def write_statement(audit: Audit, subject: Subject, out: Path) -> Path:
         audit=audit,
         subject=subject,
         neighbours=f"{degrees[0]}" if len(degrees) == 1 else f"{degrees[0]} to {degrees[-1]}",
+        owned=_owned(subject),
         verdict=verdict(audit, subject),
-        safe=strict_requirement(subject.graph, audit.collusion),
+        safe=strict_requirement(subject.graph, audit.collusion, subject.owners),
         alone=audit.sizes[0],
         together=max((tested.worst for tested in audit.sizes[1:]), default=0.0),
         figures=_figures(audit, subject),
@@ -200,6 +212,7 @@ def write_group_statement(audit: GroupAudit, subject: GroupSubject, out: Path) -
         version=cesar.__version__,
         audit=audit,
         subject=subject,
+        owned=_owned(subject),
         verdict=group_verdict(audit, subject),
         promises={subject.name(node): subject.promises(node) for node in sorted(subject.groups)},
         figures=[Figure(title="Who averages with whom", caption=caption, spec=spec, wide=True)],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ from cesar.methods import Cesar, Method, SecureAggregation
 from cesar.seeds import SeedTree
 from cesar.sim.secrets import Secrets
 from cesar.sparsify import AnySparsifier, CoordinatedSubsampling, FullSharing, RandomSubsampling
-from cesar.topology import strict_requirement
+from cesar.topology import Owners, strict_requirement
 from cesar.types import RoundNo
 
 if TYPE_CHECKING:
@@ -57,11 +57,11 @@ class Question:
         if self.masks is not None or self.strict:
             raise ConfigError("groups decide how many masks a value carries; leave --masks and --strict out")
 
-    def requirement(self, graph: nx.Graph, usual: int) -> int:
+    def requirement(self, graph: nx.Graph, usual: int, owners: Owners | None = None) -> int:
         """The s to audit, where the source itself would use `usual`."""
         if self.strict and self.masks is not None:
             raise ConfigError("--strict takes s from the graph; leave --masks out")
-        return strict_requirement(graph, self.collusion) if self.strict else self.masks or usual
+        return strict_requirement(graph, self.collusion, owners) if self.strict else self.masks or usual
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +73,7 @@ class Subject:
         sparsifier: "random", "topk", "coordinated" or "full".
         alpha: α, the fraction that a node selects.
         seed: repeats the audit.
+        owners: who runs which node.
         notes: what the reader must know about how the figures were made.
     """
 
@@ -81,7 +82,12 @@ class Subject:
     sparsifier: str
     alpha: float
     seed: int
+    owners: Owners = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    def name(self, node: int) -> str:
+        """What a node is called."""
+        return f"node {node}"
 
 
 def _graph(topology: str | Path, nodes: int, seed: int) -> tuple[nx.Graph, str]:
@@ -191,10 +197,12 @@ def _of_peers(
         raise ConfigError("--since compares fixed groups, and this network has none")
     ids = sorted(roster.graph)
     graph = nx.relabel_nodes(roster.graph, {node: k for k, node in enumerate(ids)})
-    method = _masked(section.build(min(degree for _, degree in graph.degree), graph=graph))
+    owners = {ids.index(node): owner for node, owner in roster.owners.items()}
+    method = _masked(section.build(min(degree for _, degree in graph.degree), graph=graph, owners=owners))
     if method is None:
         raise ConfigError(f"{section.title} hides nothing; there is nothing to audit")
-    masks = question.requirement(graph, method.for_graph(graph).masks)
+    # Without owners: what peers would refuse is here to be looked at.
+    masks = question.requirement(graph, method.for_graph(graph).masks, owners)
     kind = section.sparsifier or Selection.FULL.value
     drawn = Selection(kind) if kind in tuple(Selection) else Selection.RANDOM
     flags = _drawn(drawn, len(graph), method.sparsifier.alpha, question.patterns, 0)
@@ -207,6 +215,7 @@ def _of_peers(
         sparsifier=kind,
         alpha=method.sparsifier.alpha,
         seed=0,
+        owners=owners,
         notes=tuple(notes),
     )
     return subject, Exchange.complete(graph, flags, masks, coordinated=drawn is Selection.COORDINATED)
@@ -237,6 +246,7 @@ def _of_grouped_peers(
         groups=roster.groups,
         before=None if older is None else older.groups,
         names={i: member.name for i, member in members.items() if member.name != f"node-{i}"},
+        owners={**(older.owners if older is not None else {}), **roster.owners},
         notes=tuple(notes),
     )
 

@@ -57,7 +57,10 @@ def command(
     alpha: Alpha = 0.3422,
     selection: Annotated[Selection, typer.Option(help=Selection.__doc__)] = Selection.RANDOM,
     collusion: Annotated[
-        int, typer.Option(min=1, help="Largest number of nodes that pool what they know (k).")
+        int,
+        typer.Option(
+            min=1, help="Largest number of nodes, or owners of a network, that pool what they know (k)."
+        ),
     ] = 2,
     patterns: Annotated[int, typer.Option(min=1, help="Parameter positions to look at.")] = 1000,
     coalitions: Coalitions = exposure.LIMIT,
@@ -89,7 +92,9 @@ def command(
     subject, exchange = found
     check_degrees(subject.graph, exchange.masks)
     with counting() as progress:
-        outcome = exposure.audit(exchange, collusion, limit=coalitions, seed=seed, progress=progress)
+        outcome = exposure.audit(
+            exchange, collusion, owners=subject.owners, limit=coalitions, seed=seed, progress=progress
+        )
     if out is not None:
         report.write_statement(outcome, subject, out)
     if as_json:

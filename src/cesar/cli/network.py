@@ -19,8 +19,9 @@ from cesar.cli.options import AsJson, Net
 from cesar.cli.output import console
 from cesar.errors import ConfigError
 from cesar.peer import claims, folder, keyfiles, words
+from cesar.peer.member import Member
 from cesar.peer.regrouping import told
-from cesar.peer.roster import FILE, Member, Roster
+from cesar.peer.roster import FILE, Roster
 from cesar.seeds import SeedTree
 from cesar.sparsify import SparsifierName
 from cesar.types import NodeId
@@ -59,7 +60,14 @@ Masks = Annotated[
 Colluders = Annotated[
     int | None,
     typer.Option(
-        help="So many peers together compute nobody's values: groups are drawn so, or s follows from the topology."
+        help="So many owners together compute nobody's values: groups are drawn so, or s follows from the topology."
+    ),
+]
+OwnersGiven = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="OWNER=IDS, such as hospital=0,1: who runs peers whose keys are made here. An owner's peers count as one "
+        "colluder; a peer that is not named is its own owner. Requests say their owner themselves."
     ),
 ]
 
@@ -82,6 +90,7 @@ def init(
     group_size: Groups = None,
     masks: Masks = None,
     collusion: Colluders = None,
+    owner: OwnersGiven = None,
 ) -> None:
     """Make a certificate authority, a signed roster, and a folder with keys and peer.toml for each peer.
 
@@ -104,6 +113,7 @@ def init(
         host=host,
         port=port,
         days=days,
+        owners=_owners(owner or [], count, requests),
     )
     folder.Network.create(out, plan, _now())
     console.print(
@@ -196,18 +206,22 @@ def show(
             "network": roster.network,
             "version": roster.version,
             "issued": roster.issued.isoformat(),
+            "expires": roster.expires.isoformat(),
+            "digest": roster.digest.hex(),
             "group_size": roster.group_size,
+            "settings": dict(roster.settings),
         }
         typer.echo(json.dumps({**fields, "peers": rows}))
         return
     table = Table(title=f"{roster.network}, version {roster.version} of {roster.issued:%Y-%m-%d %H:%M} UTC")
     table.add_column("id", justify="right")
-    for heading in ("name", "address", "dials", "is dialled by", "certificate ends"):
+    for heading in ("name", "owner", "address", "dials", "is dialled by", "certificate ends"):
         table.add_column(heading, overflow="fold")
     for member, row in zip(roster.members.values(), rows, strict=True):
         table.add_row(
             str(member.id),
             escape(member.name),
+            escape(member.owner or "its own"),
             escape(member.address or "none: it only dials"),
             " ".join(map(str, row["dials"])),
             " ".join(map(str, row["dialled_by"])),
@@ -239,11 +253,27 @@ def _read_request(path: Path) -> claims.Request:
     """A request, and its fingerprint for the person who signs it."""
     made = claims.Request.load(path)
     digest = keyfiles.file_fingerprint(keyfiles.read_public(path))
+    whose = "which is its own owner" if made.claim.owner is None else f"a peer of {made.claim.owner}"
     console.print(
-        f"Request of {escape(made.claim.host_name)}; its SHA-256 must be the one that the site reads out:\n{digest}",
+        f"Request of {escape(made.claim.host_name)}, {escape(whose)}; its SHA-256 must be the one that the site reads out:\n{digest}",
         soft_wrap=True,
     )
     return made
+
+
+def _owners(given: list[str], count: int, requests: dict[NodeId, claims.Request]) -> dict[int, str]:
+    owners: dict[int, str] = {}
+    for word in given:
+        owner, equals, nodes = word.rpartition("=")
+        if not equals:
+            raise ConfigError(f"{word!r} names no owner; write hospital=0,1")
+        for node in _ids(nodes):
+            if node in owners or node in requests or node >= count:
+                raise ConfigError(
+                    f"--owner {word}: node {node} is not there, has an owner already, or made its own request"
+                )
+            owners[node] = claims.check_owner(owner)
+    return owners
 
 
 def _ids(text: str) -> list[int]:
@@ -268,6 +298,7 @@ def _row(roster: Roster, member: Member) -> dict[str, Any]:
     return {
         "id": member.id,
         "name": member.name,
+        "owner": member.owner,
         "address": member.address,
         "neighbours": list(near),
         "groups": [list(group) for group in roster.groups.get(member.id, ())],

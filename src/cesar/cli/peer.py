@@ -47,6 +47,13 @@ def make_request(
             help="host:port where neighbours reach this peer; leave it out where no port can be opened."
         ),
     ] = None,
+    owner: Annotated[
+        str | None,
+        typer.Option(
+            help="Who runs this peer, such as hospital; the same for all peers of one owner, which count as one "
+            "colluder. Leave it out if this is its owner's only peer."
+        ),
+    ] = None,
 ) -> None:
     """Make keys for this site, and a request that the network's authority can sign.
 
@@ -54,9 +61,10 @@ def make_request(
     back beside the keys.
     """
     name = None if name is None else claims.check_name(name)
+    owner = None if owner is None else claims.check_owner(owner)
     address = None if address is None else claims.check_address(address)
     made = claims.Request(
-        csr=identity.make_keys(out, network_name, node), name=name, address=address
+        csr=identity.make_keys(out, network_name, node, owner), name=name, address=address
     ).to_bytes()
     path = out / keyfiles.REQUEST
     files.write(path, made)

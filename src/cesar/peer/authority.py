@@ -97,7 +97,7 @@ class Authority:
         purposes = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(check_curve(authority.public_key()))
         certificate = (
-            _builder(subject_of(claim.host_name), authority.subject, public, now, days)
+            _builder(claim.subject, authority.subject, public, now, days)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(signs_certificates=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)

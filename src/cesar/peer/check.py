@@ -33,8 +33,9 @@ from cesar.peer.config import PeerConfig, session_of
 from cesar.peer.identity import Identity
 from cesar.peer.keyfiles import AGREEMENT_KEY, CA_CERTIFICATE, TLS_KEY, read_private, read_public
 from cesar.peer.liveness import Neighbour
+from cesar.peer.member import Member
 from cesar.peer.messages import RELEASE
-from cesar.peer.roster import Member, Roster
+from cesar.peer.roster import Roster
 from cesar.peer.runtime import AsyncPeer
 from cesar.peer.state import FILE as STATE_FILE
 from cesar.peer.state import StateFile
@@ -158,6 +159,7 @@ class Check:
             f"version {roster.version} of {roster.issued:%Y-%m-%d}, signed by this network's authority; node {peer.id} "
             f"of {len(roster.members)}, next to {_list(peer.neighbours)}",
         )
+        self._say(True, "owners", words.owners(roster, config.tables.method.collusion or 1))
         self._dates(
             "certificate", *_span(roster.members[peer.id]), "`cesar peer request`, then `cesar network renew`"
         )
@@ -252,7 +254,7 @@ class Check:
         return {node for group in groups if checking.issuperset(group) for node in group}
 
     async def _round(self, peer: AsyncPeer) -> None:
-        peer_session = session_of(peer.roster, peer.config.settings(), (SIZE,), "check")
+        peer_session = session_of(peer.roster, (SIZE,), "check")
         vector = vector_of(peer_session, peer.id)
         before = peer.roster.version
         report = await peer.average_vector(vector)
@@ -299,7 +301,7 @@ class Check:
         self._say(
             True,
             item,
-            f"reachable, {activity}; same settings; its certificate is valid until {_when(member.expires)}",
+            f"reachable, {activity}; same network; its certificate is valid until {_when(member.expires)}",
         )
         if member.expires - datetime.now(UTC) < SOON:
             self._say(None, item, "its certificate ends soon: its site should renew it")

@@ -1,12 +1,13 @@
 """What a certificate says about its owner, and the request by which a site asks for one.
 
-A certificate says three things, and the authority's signature binds them to one another:
+A certificate says four things, and the authority's signature binds them to one another:
 
     the TLS key                         ECDSA P-256, the certificate's own
     CN, SAN DNS  node-3.demo.cesar      which node of which network
     SAN URI      cesar:x25519:<hex>     the agreement key, from which masks follow
+    O            hospital               whose node it is, if its owner has others, too
 
-The request that a site makes says the same three, signed with the site's TLS key, so private keys never leave
+The request that a site makes says the same, signed with the site's TLS key, so private keys never leave
 the site. A site that claims somebody else's agreement key could not compute a single mask with it; the roster
 refuses two members with one key all the same.
 """
@@ -37,11 +38,16 @@ _ADDRESS = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252})|\[[0-9A-Fa-f:.]{2
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a request or a certificate says about its owner."""
+    """What a request or a certificate says about a node.
+
+    Attributes:
+        owner: who runs it; all nodes of an owner count as one colluder. None if it is its own.
+    """
 
     id: NodeId
     network: str
     agreement_key: bytes
+    owner: str | None = None
 
     @property
     def host_name(self) -> str:
@@ -57,19 +63,33 @@ class Claim:
         """
         try:
             names = signed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-            common = [str(name.value) for name in signed.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+            subject = [(name.oid, str(name.value)) for name in signed.subject]
         except (ValueError, x509.ExtensionNotFound, x509.DuplicateExtension, UnsupportedAlgorithm) as error:
             raise ConfigError(f"its names cannot be read: {error}") from None
         hosts = names.get_values_for_type(x509.DNSName)
         links = names.get_values_for_type(x509.UniformResourceIdentifier)
         host = _HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
         link = _AGREEMENT.fullmatch(links[0]) if len(links) == 1 else None
-        if host is None or link is None or len(list(names)) != 2 or common != hosts:
+        owner = None
+        match subject:
+            case [(NameOID.COMMON_NAME, common), (NameOID.ORGANIZATION_NAME, said)]:
+                owner = check_owner(said)
+            case [(NameOID.COMMON_NAME, common)]:
+                pass
+            case _:
+                common = ""
+        if host is None or link is None or len(list(names)) != 2 or common != hosts[0]:
             raise ConfigError(
-                "it must name exactly one node (node-ID.NETWORK.cesar) and one agreement key (cesar:x25519:…)"
+                "it must name exactly one node (node-ID.NETWORK.cesar), one agreement key (cesar:x25519:…) and at most "
+                "one owner"
             )
         node = check_id(int(host[1]))
-        return cls(node, check_network(host[2]), _check_agreement_key(bytes.fromhex(link[1])))
+        return cls(node, check_network(host[2]), _check_agreement_key(bytes.fromhex(link[1])), owner)
+
+    @property
+    def subject(self) -> x509.Name:
+        """What stands at the head of the certificate."""
+        return subject_of(self.host_name, self.owner)
 
     def extension(self) -> x509.SubjectAlternativeName:
         link = f"cesar:x25519:{self.agreement_key.hex()}"
@@ -98,6 +118,13 @@ def check_name(name: str) -> str:
     if not 0 < len(name) <= 64 or not name.isprintable() or name != name.strip():
         raise ConfigError(f"{name!r} cannot name a peer; use 1 to 64 printable characters")
     return name
+
+
+def check_owner(owner: str) -> str:
+    """What people call whoever runs a peer."""
+    if not 0 < len(owner) <= 64 or not owner.isprintable() or owner != owner.strip():
+        raise ConfigError(f"{owner!r} cannot name an owner; use 1 to 64 printable characters")
+    return owner
 
 
 def check_address(address: str) -> str:
@@ -228,5 +255,8 @@ class Request:
                 raise ConfigError(f"{path} is not a request; make one with `cesar peer request`")
 
 
-def subject_of(name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+def subject_of(name: str, owner: str | None = None) -> x509.Name:
+    said = [x509.NameAttribute(NameOID.COMMON_NAME, name)]
+    if owner is not None:
+        said.append(x509.NameAttribute(NameOID.ORGANIZATION_NAME, owner))
+    return x509.Name(said)

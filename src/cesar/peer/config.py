@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,12 +15,11 @@ from cesar.crypto.keys import SESSION_BYTES
 from cesar.errors import ConfigError
 from cesar.methods import Cesar, SecureAggregation
 from cesar.peer.claims import check_address
-from cesar.peer.roster import Roster
+from cesar.peer.roster import Roster, SettingValue
 from cesar.settings import MethodSection, Section, check, read_toml
 
 FILE = "peer.toml"
 Purpose = Literal["train", "check"]
-SettingValue = str | int | float | bool | None
 
 
 class PeerSection(Section):
@@ -103,12 +101,14 @@ class PeerConfig:
             PrivacyError, ConfigError: nothing could be shared on it, or not safely.
         """
         section = self.tables.method
-        if section.group_size != roster.group_size:
+        if unlike := differences(roster.settings, self.settings()):
             raise ConfigError(
-                f"the roster says {_grouped(roster.group_size)}, but [method] in peer.toml says "
-                f"{_grouped(section.group_size)}; both must be the same, so ask whoever signs the roster"
+                f"the roster was signed for other settings than those of peer.toml: {'; '.join(unlike)}. Make [method] and "
+                "buffers in peer.toml what the network agreed on, or ask whoever signs the roster"
             )
-        built = section.settled(roster.graph, network=roster.network_id, draws=roster.draws)
+        built = section.settled(
+            roster.graph, network=roster.network_id, draws=roster.draws, owners=roster.owners
+        )
         if not isinstance(built, Cesar | SecureAggregation):
             raise ConfigError(f"{section.title} does not mask what it shares")
         return (
@@ -119,36 +119,31 @@ class PeerConfig:
 
     def settings(self) -> dict[str, SettingValue]:
         """What must be the same at all peers."""
-        method = self.tables.method.model_dump(mode="json", exclude={"label", "coordination", "paper"})
-        if method["collusion"] is None:
-            method["masks"] = method["masks"] or 1  # left out or written down: the same
-        return {**method, "buffers": self.tables.rounds.buffers}
+        return promise(self.tables.method, self.tables.rounds)
 
 
-def _grouped(size: int | None) -> str:
-    return "no groups" if size is None else f"groups of {size}"
+def promise(section: MethodSection, rounds: RoundsSection) -> dict[str, SettingValue]:
+    """What stands in the signed roster: the settings that decide what is sent and what is protected."""
+    method = section.model_dump(mode="json", exclude={"label", "coordination", "paper"})
+    if method["collusion"] is None:
+        method["masks"] = method["masks"] or 1  # left out or written down: the same
+    return {**method, "buffers": rounds.buffers}
 
 
-def differences(here: Mapping[str, SettingValue], there: Mapping[str, SettingValue]) -> list[str]:
-    """Every setting that two peers have different values of, in words."""
+def differences(signed: Mapping[str, SettingValue], here: Mapping[str, SettingValue]) -> list[str]:
+    """Every setting that a peer has another value of than was signed, in words."""
     return [
-        f"{key} is {here.get(key)!r} here and {there.get(key)!r} there"
-        for key in sorted(here.keys() | there.keys())
-        if here.get(key) != there.get(key)
+        f"{key} is {signed.get(key)!r} there and {here.get(key)!r} here"
+        for key in sorted(here.keys() | signed.keys())
+        if here.get(key) != signed.get(key) or type(here.get(key)) is not type(signed.get(key))
     ]
 
 
-def session_of(
-    roster: Roster,
-    settings: dict[str, SettingValue],
-    tensors: Sequence[int],
-    purpose: Purpose,
-    mode: int = 0,
-) -> bytes:
-    """16 bytes that two peers have in common iff they hold the same roster and settings, average models of the same
-    layout, and are in the same mode: those who train and those who settle never share a sum.
+def session_of(roster: Roster, tensors: Sequence[int], purpose: Purpose, mode: int = 0) -> bytes:
+    """16 bytes that two peers have in common iff they hold the same roster, and so the same settings, average models of the
+    same layout, and are in the same mode: those who train and those who settle never share a sum.
     """
-    text = json.dumps(settings, sort_keys=True).encode()
-    label = struct.pack(f"<IIQ{len(tensors)}Q", roster.version, mode, len(tensors), *tensors)
-    label += purpose.encode() + b"\0" + text
-    return hashlib.sha256(b"cesar session 1\0" + roster.network_id + label).digest()[:SESSION_BYTES]
+    label = struct.pack(f"<IQ{len(tensors)}Q", mode, len(tensors), *tensors)
+    return hashlib.sha256(b"cesar session 2\0" + roster.digest + label + purpose.encode()).digest()[
+        :SESSION_BYTES
+    ]

@@ -17,7 +17,7 @@ import secrets
 import shutil
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import product
 from pathlib import Path
@@ -33,8 +33,10 @@ from cesar.peer.authority import Authority
 from cesar.peer.claims import Request
 from cesar.peer.identity import make_keys
 from cesar.peer.keyfiles import CA_CERTIFICATE, CERTIFICATE, read_public
+from cesar.peer.member import Member
 from cesar.peer.regrouping import Leak, first_draws, redraw
-from cesar.peer.roster import FILE, NETWORK_ID_BYTES, Member, Roster
+from cesar.peer.roster import FILE, NETWORK_ID_BYTES, Roster, SettingValue
+from cesar.topology import Owners
 from cesar.types import NodeId
 
 if TYPE_CHECKING:
@@ -89,6 +91,7 @@ class Plan:
         graph: of the nodes 0 to n - 1.
         settings: the text of network.toml.
         requests: of the peers that made their own keys; the others get keys here.
+        owners: of the others, where they are not their own.
         host, port: where the others listen; each adds its id to the port.
         days: how long certificates are valid.
     """
@@ -100,6 +103,13 @@ class Plan:
     host: str
     port: int
     days: int
+    owners: Owners = field(default_factory=dict)
+
+    @property
+    def all_owners(self) -> Owners:
+        """Of all peers, where they are not their own."""
+        said = {node: request.claim.owner for node, request in self.requests.items()}
+        return {**self.owners, **{node: owner for node, owner in said.items() if owner is not None}}
 
     def address(self, node: int) -> str | None:
         request = self.requests.get(NodeId(node))
@@ -130,13 +140,13 @@ class Network:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ConfigError(f"{folder} is there already; choose a new folder with --out")
         network_id = secrets.token_bytes(NETWORK_ID_BYTES)
-        method = _method(plan.settings)
+        method, _ = _common(plan.settings)
         draws = (
-            first_draws(plan.graph, method.group_size, method.collusion, network_id)
+            first_draws(plan.graph, method.group_size, method.collusion, network_id, plan.all_owners)
             if method.group_size
             else None
         )
-        method.settled(plan.graph, network=network_id, draws=draws)
+        method.settled(plan.graph, network=network_id, draws=draws, owners=plan.all_owners)
         folder.parent.mkdir(parents=True, exist_ok=True)
         draft = folder.with_name(f".{folder.name}.{os.getpid()}")
         draft.mkdir()
@@ -156,7 +166,8 @@ class Network:
         for node in sorted(plan.graph):
             request = plan.requests.get(node)
             if request is None:
-                request = Request(csr=make_keys(folder / f"peer-{node}", plan.name, node))
+                csr = make_keys(folder / f"peer-{node}", plan.name, node, plan.owners.get(node))
+                request = Request(csr=csr)
             certificate = authority.issue(request, now=now, days=plan.days)
             name = request.name or f"node-{node}"
             members.append(Member.of(certificate, name=name, address=plan.address(node)))
@@ -167,7 +178,8 @@ class Network:
             network_id=network_id,
             version=1,
             now=now,
-            group_size=_method(plan.settings).group_size,
+            days=plan.days,
+            settings=_common(plan.settings)[1],
             draws=draws,
         )
         network = cls(folder, authority, roster)
@@ -186,9 +198,9 @@ class Network:
         return cls(folder, authority, Roster.load(folder / FILE, authority.certificate))
 
     @property
-    def method(self) -> MethodSection:
-        """What every peer.toml repeats."""
-        return _method(read_public(self.folder / SETTINGS).decode())
+    def common(self) -> tuple[MethodSection, dict[str, SettingValue]]:
+        """What every peer.toml repeats, and what of it is signed."""
+        return _common(read_public(self.folder / SETTINGS).decode())
 
     def signed(self, node: int) -> Path:
         """What the site of a peer that made its own keys has to fetch."""
@@ -218,6 +230,12 @@ class Network:
             raise ConfigError(
                 f"node {request.claim.id} is not in the network; add it with `cesar network sign`"
             )
+        if request.claim.owner != old.owner:
+            raise ConfigError(
+                f"node {old.id} belongs to {old.owner or 'nobody else'}, and the request says "
+                f"{request.claim.owner or 'no owner'}; ask for the same (`cesar peer request --owner`), or revoke the node "
+                "and sign it under another id"
+            )
         name, address = request.name or old.name, request.address or old.address
         return self._admit(Member.of(certificate, name=name, address=address), self.roster.graph, now)
 
@@ -239,7 +257,7 @@ class Network:
         graph = nx.Graph(self.roster.graph)
         graph.remove_node(node)
         added = self._connect(graph, edges)
-        method = self.method
+        method, _ = self.common
         missing = missing_edges(graph, members, method.group_size or (method.masks or 1) + 1)
         if missing and not connect:
             written = ",".join(f"{i}-{j}" for i, j in (*added, *missing))
@@ -280,14 +298,16 @@ class Network:
         Raises:
             ConfigError, PrivacyError: on this graph the method could share nothing, or not safely.
         """
-        method, old = self.method, self.roster
+        (method, settings), old = self.common, self.roster
+        members = tuple(members)
+        owners: Owners = {int(member.id): member.owner for member in members if member.owner is not None}
         draws: Draws | None = None
         leaks: tuple[Leak, ...] = ()
         if method.group_size is not None and old.group_size == method.group_size:
-            draws, leaks = redraw(old, graph, method.group_size, method.collusion)
+            draws, leaks = redraw(old, graph, method.group_size, method.collusion, owners)
         elif method.group_size is not None:
-            draws = first_draws(graph, method.group_size, method.collusion, old.network_id)
-        method.settled(graph, network=old.network_id, draws=draws)
+            draws = first_draws(graph, method.group_size, method.collusion, old.network_id, owners)
+        method.settled(graph, network=old.network_id, draws=draws, owners=owners)
         roster = Roster.sign(
             self.authority,
             members,
@@ -295,7 +315,7 @@ class Network:
             network_id=old.network_id,
             version=old.version + 1,
             now=now,
-            group_size=method.group_size,
+            settings=settings,
             draws=draws,
         )
         return Network(self.folder, self.authority, roster, leaks)
@@ -315,14 +335,19 @@ class Network:
         files.write(self.folder / FILE, self.roster.raw)
 
 
-def _method(text: str) -> MethodSection:
+def _common(text: str) -> tuple[MethodSection, dict[str, SettingValue]]:
+    """What the peers have in common, checked; and what of it is signed."""
     try:
-        tables = tomllib.loads(text)["method"]
+        tables = tomllib.loads(text)
+        method, rounds = tables["method"], tables.get("rounds", {})
     except (tomllib.TOMLDecodeError, KeyError):
         raise ConfigError(f"{SETTINGS} has no readable table [method]; compare it with a {PEER}") from None
-    from cesar.settings import MethodSection, check  # noqa: PLC0415  (the command line loads without pydantic)
+    # The command line loads without pydantic.
+    from cesar.peer.config import RoundsSection, promise  # noqa: PLC0415
+    from cesar.settings import MethodSection, check  # noqa: PLC0415
 
-    return check(MethodSection, tables)
+    section = check(MethodSection, method)
+    return section, promise(section, check(RoundsSection, rounds))
 
 
 def _peer_table(member: Member, apart: int) -> str:

@@ -18,9 +18,9 @@ from cesar.peer.claims import (
     check_id,
     check_issuer,
     check_network,
+    check_owner,
     read_authority,
     read_certificate,
-    subject_of,
 )
 from cesar.peer.keyfiles import (
     AGREEMENT_KEY,
@@ -37,13 +37,16 @@ from cesar.peer.keyfiles import (
 from cesar.types import NodeId
 
 
-def make_keys(folder: Path, network: str, node: int) -> bytes:
+def make_keys(folder: Path, network: str, node: int, owner: str | None = None) -> bytes:
     """Fresh keys in a folder, and the certificate request (PEM) for them."""
     tls = ec.generate_private_key(ec.SECP256R1())
     agreement = X25519PrivateKey.generate()
-    claim = Claim(check_id(node), check_network(network), agreement.public_key().public_bytes_raw())
+    public = agreement.public_key().public_bytes_raw()
+    claim = Claim(
+        check_id(node), check_network(network), public, None if owner is None else check_owner(owner)
+    )
     csr = x509.CertificateSigningRequestBuilder(
-        subject_of(claim.host_name),
+        claim.subject,
         [x509.Extension(x509.SubjectAlternativeName.oid, False, claim.extension())],
     ).sign(tls, hashes.SHA256())
     make_private_folder(folder)

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from cesar.crypto.keys import VERSION
 from cesar.peer.chunks import Refusal
-from cesar.peer.config import SettingValue, differences
 from cesar.types import __version__
 
 RELEASE = __version__
@@ -79,6 +77,7 @@ class Hello:
     Attributes:
         network: the roster's network id, in hexadecimal.
         roster: its version.
+        digest: of what was signed in it, in hexadecimal.
         purpose: what the peer is there for; only peers with the same purpose average with one another.
         size: of its model, once it has one.
         layout: how that is cut into tensors, in words.
@@ -89,8 +88,8 @@ class Hello:
     node: int
     network: str
     roster: int
+    digest: str
     purpose: str
-    settings: Mapping[str, SettingValue] = field(repr=False)
     size: int | None
     layout: str | None = None
     status: Status
@@ -106,8 +105,8 @@ class Hello:
             "node": self.node,
             "network": self.network,
             "roster": self.roster,
+            "digest": self.digest,
             "purpose": self.purpose,
-            "settings": dict(self.settings),
             "satisfied": self.satisfied,
             "size": self.size,
             "layout": self.layout,
@@ -133,8 +132,8 @@ class Hello:
                 "node": int() as node,
                 "network": str() as network,
                 "roster": int() as roster,
+                "digest": str() as digest,
                 "purpose": str() as purpose,
-                "settings": dict() as settings,
                 "size": int() | None as size,
                 "layout": str() | None as layout,
                 "status": [int() as current, int() as joinable, int() as mode],
@@ -147,8 +146,8 @@ class Hello:
             node=node,
             network=network,
             roster=roster,
+            digest=digest,
             purpose=purpose,
-            settings=settings,
             size=size,
             layout=layout,
             status=Status.told(current, joinable, mode),
@@ -167,9 +166,10 @@ class Hello:
             )
         if there.network != self.network:
             raise Refusal("it belongs to another network")
-        if unlike := differences(self.settings, there.settings):
+        if there.roster == self.roster and there.digest != self.digest:
             raise Refusal(
-                f"its settings differ: {'; '.join(unlike)}. Make [method] and buffers in peer.toml equal"
+                f"it has another roster of version {self.roster} than this peer: members, groups or settings differ. Whoever "
+                "signs for this network has signed two; ask for a newer version"
             )
         alike = self.purpose == there.purpose
         if alike and None not in (there.size, self.size) and there.size != self.size:

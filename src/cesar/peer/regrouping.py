@@ -14,6 +14,7 @@ import networkx as nx
 
 from cesar.grouping import Group, check_plan, coalitions, divide, exposed, groups, plan
 from cesar.peer.roster import Roster
+from cesar.topology import Owners, parties
 from cesar.types import NodeId
 
 TRIES = 24
@@ -50,23 +51,28 @@ def told(leaks: Iterable[Leak], name: Callable[[NodeId], str]) -> list[str]:
     ]
 
 
-def first_draws(graph: nx.Graph, group_size: int, collusion: int | None, network: bytes) -> dict[int, int]:
+def first_draws(
+    graph: nx.Graph, group_size: int, collusion: int | None, network: bytes, owners: Owners
+) -> dict[int, int]:
     """The draws of a new network.
 
     Raises:
         PrivacyError: no draw stops the colluders, or a node has too few neighbours.
     """
     groups(graph, group_size, network=network)
-    return {} if collusion is None else plan(graph, group_size, collusion, network=network)
+    if collusion is None and not owners:
+        return {}
+    return plan(graph, group_size, collusion or 1, network=network, owners=owners)
 
 
 def redraw(
-    before: Roster, graph: nx.Graph, group_size: int, collusion: int | None
+    before: Roster, graph: nx.Graph, group_size: int, collusion: int | None, owners: Owners
 ) -> tuple[dict[int, int], tuple[Leak, ...]]:
     """The draws of a network whose graph changes, and what old and new sums together give away.
 
     Args:
         before: the roster that holds until now, with groups of the same size.
+        owners: of the nodes from now on.
 
     Raises:
         PrivacyError: a node has too few neighbours, or no draw was found that stops the colluders.
@@ -76,17 +82,18 @@ def redraw(
     draws = {r: draw for r, draw in before.draws.items() if r in same}
     table = groups(graph, group_size, network=network, draws=draws)
     both = nx.compose(before.graph, graph)
-    known = [frozenset((r,)) for r in sorted(both)]
-    known += list(coalitions(both, collusion)) if collusion is not None else []
+    everybody = {**before.owners, **owners}
+    known = parties(both, everybody)
+    known += [one for one in coalitions(both, collusion or 1, everybody) if one not in known]
     for _ in range(PASSES):
         for r in sorted(set(graph) - same):
             near = [one for one in known if r in one]
             draws[r] = _best(r, graph, group_size, network, (table, before.groups), near)
             table[NodeId(r)] = _divided(r, graph, group_size, network, draws[r])
-        if collusion is None or not _leaks(table, (one for one in known if one <= set(graph))):
+        if not _leaks(table, known):
             break
-    if collusion is not None:
-        check_plan(graph, table, collusion)
+    if collusion is not None or owners:
+        check_plan(graph, table, collusion or 1, owners)
     return {r: draw for r, draw in draws.items() if draw}, _least(
         _leaks(_joined(before.groups, table), known)
     )
@@ -102,11 +109,10 @@ def _best(
 ) -> int:
     """The draw with which those who know r's sums learn least: first from the new groups alone, then with the old."""
     table, old = tables
-    inside = [one for one in near if one <= set(graph)]
 
     def score(draw: int) -> tuple[int, int]:
         tried = {**table, NodeId(r): _divided(r, graph, group_size, network, draw)}
-        return len(_leaks(tried, inside)), len(_leaks(_joined(old, tried), near))
+        return len(_leaks(tried, near)), len(_leaks(_joined(old, tried), near))
 
     return min(range(TRIES), key=score)
 

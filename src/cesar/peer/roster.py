@@ -11,94 +11,48 @@ costs a hash of what it sends, and nothing more. A
 removed peer is not in the next version, and a peer refuses a version older than one that it has seen. Agreement
 keys stand in the certificates only, so that there is nothing that could contradict them.
 
-Fixed groups are not listed either: the least size and the draws that are not 0 are, and with the graph and the
-network id they say which groups there are (`cesar.grouping`).
+It also says what is promised: the settings that all peers have in common, and until when it holds. A peer whose own
+settings are others does not take it up, and its digest is part of every session, so peers that average with one
+another have the same members, groups and settings. Fixed groups are not listed: the settings have the least size, the draws that are
+not 0 stand beside them, and with the graph and the network id they say which groups there are (`cesar.grouping`).
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
+from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 
 import networkx as nx
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from cesar.errors import ConfigError, PrivacyError
 from cesar.grouping import Draws, Group, check_group_size, groups
 from cesar.peer.authority import Authority, verify
-from cesar.peer.claims import (
-    Claim,
-    check_address,
-    check_issuer,
-    check_name,
-    check_network,
-    fingerprint,
-    read_authority,
-    read_certificate,
-)
+from cesar.peer.claims import check_network, read_authority
 from cesar.peer.keyfiles import read_public
-from cesar.topology import Neighbourhood, check_shape
+from cesar.peer.member import Member, check_members, read_entry
+from cesar.topology import Neighbourhood, Owners, check_shape
 from cesar.types import NodeId
 
 FILE = "roster.json"
-FORMAT = 1
+FORMAT = 2
 LIMIT = 64 << 20
 NETWORK_ID_BYTES = 16
+DAYS = 365
+"""How long a roster holds, unless its authority says otherwise."""
+
+SettingValue = str | int | float | bool | None
 _DOMAIN = b"cesar roster 2\0"
 _START = b'{\n  "roster": '
 _END = re.compile(rb',\n  "signature": "([A-Za-z0-9+/]{0,200}={0,2})"\n}\n')
 _LONGEST_END = 256
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
-    """One peer as the others know it.
-
-    Attributes:
-        address: host:port where it listens; None if it can only dial.
-        certificate: PEM; `fingerprint` is the SHA-256 of its DER form.
-        agreement_key: X25519, from the certificate.
-        host_name: what TLS must find in the certificate.
-    """
-
-    id: NodeId
-    name: str
-    address: str | None
-    certificate: bytes = field(repr=False)
-    fingerprint: bytes = field(repr=False)
-    agreement_key: bytes = field(repr=False)
-    network: str
-    host_name: str
-    starts: datetime
-    expires: datetime
-
-    @classmethod
-    def of(cls, certificate: bytes, *, name: str, address: str | None) -> Member:
-        """A member from its certificate (PEM)."""
-        read = read_certificate(certificate)
-        claim = Claim.of(read)
-        return cls(
-            id=claim.id,
-            name=check_name(name),
-            address=None if address is None else check_address(address),
-            certificate=read.public_bytes(Encoding.PEM),
-            fingerprint=fingerprint(read),
-            agreement_key=claim.agreement_key,
-            network=claim.network,
-            host_name=claim.host_name,
-            starts=read.not_valid_before_utc,
-            expires=read.not_valid_after_utc,
-        )
-
-    def valid(self, now: datetime) -> bool:
-        """Whether the certificate's dates allow it to be used at that moment."""
-        return self.starts <= now <= self.expires
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,9 +62,10 @@ class Roster:
     Attributes:
         network_id: 16 random bytes that no other network has.
         version: grows by one with each change.
+        expires: nobody averages under it after that: whoever is kept from newer ones must not go on for ever.
         members: by id, ascending; ids may have gaps.
         graph: who averages with whom.
-        group_size: m, if peers average in fixed groups.
+        settings: what all peers have in common.
         draws: which division a receiver uses, where it is not the first.
         groups: receiver → its groups; empty without `group_size`.
         raw: the signed file as it came.
@@ -120,12 +75,29 @@ class Roster:
     network_id: bytes
     version: int
     issued: datetime
+    expires: datetime
     members: Mapping[NodeId, Member]
     graph: nx.Graph = field(repr=False, compare=False)
-    group_size: int | None = None
+    settings: Mapping[str, SettingValue] = field(default_factory=dict, repr=False)
     draws: Draws = field(default_factory=dict, repr=False)
     groups: Mapping[NodeId, tuple[Group, ...]] = field(default_factory=dict, repr=False, compare=False)
     raw: bytes = field(repr=False)
+
+    @cached_property
+    def digest(self) -> bytes:
+        """SHA-256 of what was signed: the same for peers that hold the same roster."""
+        return hashlib.sha256(_DOMAIN + _parts(self.raw)[0]).digest()
+
+    @property
+    def group_size(self) -> int | None:
+        """m, if peers average in fixed groups."""
+        size = self.settings.get("group_size")
+        assert size is None or isinstance(size, int)
+        return size
+
+    def valid(self, now: datetime) -> bool:
+        """Whether it still holds at that moment."""
+        return now <= self.expires
 
     @classmethod
     def load(cls, path: Path, ca: bytes, *, at_least: int = 0) -> Roster:
@@ -150,13 +122,14 @@ class Roster:
         """
         match _open(data, ca):
             case {
-                "format": 1,
+                "format": 2,
                 "network": str() as network,
                 "network_id": str() as network_id,
                 "version": int() as version,
                 "issued": str() as issued,
+                "expires": str() as expires,
                 "ca": str() as embedded,
-                "group_size": int() | None as group_size,
+                "settings": dict() as settings,
                 "draws": dict() as draws,
                 "peers": list() as peers,
                 **rest,
@@ -171,9 +144,10 @@ class Roster:
             )
         if embedded != _normal(ca):
             raise ConfigError("the roster holds the certificate of another authority")
-        entries = [_entry(value) for value in peers]
-        members = _members([member for member, _ in entries], check_network(network), ca)
+        entries = [read_entry(value) for value in peers]
+        members = check_members([member for member, _ in entries], check_network(network), ca)
         graph = _graph(members, {member.id: neighbours for member, neighbours in entries})
+        group_size = _check_settings(settings)
         drawn = _draws(draws, members, group_size)
         name = _network_id(network_id)
         return cls(
@@ -181,9 +155,10 @@ class Roster:
             network_id=name,
             version=version,
             issued=_time(issued),
+            expires=_time(expires),
             members=members,
             graph=graph,
-            group_size=group_size,
+            settings=settings,
             draws=drawn,
             groups=_groups(graph, group_size, name, drawn),
             raw=data,
@@ -199,18 +174,21 @@ class Roster:
         network_id: bytes,
         version: int,
         now: datetime,
-        group_size: int | None = None,
+        days: int = DAYS,
+        settings: Mapping[str, SettingValue] | None = None,
         draws: Draws | None = None,
     ) -> Roster:
-        """A new version, checked as its readers will check it."""
+        """A new version, checked as its readers will check it; it holds for so many days."""
+        now = now.replace(microsecond=0)
         content = {
             "format": FORMAT,
             "network": authority.network,
             "network_id": network_id.hex(),
             "version": version,
-            "issued": now.replace(microsecond=0).isoformat(),
+            "issued": now.isoformat(),
+            "expires": (now + timedelta(days=days)).isoformat(),
             "ca": _normal(authority.certificate),
-            "group_size": group_size,
+            "settings": dict(settings or {}),
             "draws": {str(node): draw for node, draw in (draws or {}).items() if draw},
             "peers": [
                 {
@@ -227,6 +205,11 @@ class Roster:
         body, _ = _parts(unsigned)
         signature = base64.b64encode(authority.sign(_DOMAIN + body)).decode()
         return cls.parse(_spell({"roster": content, "signature": signature}), authority.certificate)
+
+    @property
+    def owners(self) -> Owners:
+        """Who runs which node, where a certificate says so."""
+        return {i: member.owner for i, member in self.members.items() if member.owner is not None}
 
     def hood(self, node: NodeId) -> Neighbourhood:
         """What this node may know of the graph.
@@ -291,54 +274,6 @@ def _parts(data: bytes) -> tuple[bytes, bytes]:
     return data[len(_START) : end.start()], end[1]
 
 
-def _entry(value: object) -> tuple[Member, list[int]]:
-    match value:
-        case {
-            "id": int() as node,
-            "name": str() as name,
-            "address": str() | None as address,
-            "certificate": str() as certificate,
-            "neighbours": list() as neighbours,
-            **rest,
-        } if not rest and all(isinstance(other, int) for other in neighbours):
-            pass
-        case _:
-            raise ConfigError(
-                "the roster describes a peer in a way that this version does not know; update cesar"
-            )
-    try:
-        member = Member.of(certificate.encode(errors="replace"), name=name, address=address)
-    except ConfigError as error:
-        raise ConfigError(f"node {node}: {error}") from None
-    if member.id != node:
-        raise ConfigError(f"node {node} has the certificate of node {member.id}")
-    if sorted(set(neighbours)) != neighbours:
-        raise ConfigError(f"node {node}: neighbours must be in ascending order, each once")
-    return member, neighbours
-
-
-def _members(listed: list[Member], network: str, ca: bytes) -> Mapping[NodeId, Member]:
-    authority = read_authority(ca)
-    members: dict[NodeId, Member] = {}
-    keys: dict[bytes, NodeId] = {}
-    for member in sorted(listed, key=lambda member: member.id):
-        if member.id in members:
-            raise ConfigError(f"two peers have the id {member.id}")
-        if member.network != network:
-            raise ConfigError(f"node {member.id} has a certificate of the network {member.network!r}")
-        certificate = read_certificate(member.certificate)
-        try:
-            check_issuer(certificate, authority)
-        except ConfigError as error:
-            raise ConfigError(f"the certificate of node {member.id}: {error}") from None
-        tls = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-        for key in (tls, member.agreement_key):
-            if keys.setdefault(key, member.id) != member.id:
-                raise ConfigError(f"nodes {keys[key]} and {member.id} have the same key; each needs its own")
-        members[member.id] = member
-    return MappingProxyType(members)
-
-
 def _graph(members: Mapping[NodeId, Member], neighbours: Mapping[NodeId, list[int]]) -> nx.Graph:
     graph = nx.Graph()
     graph.add_nodes_from(members)
@@ -354,6 +289,15 @@ def _graph(members: Mapping[NodeId, Member], neighbours: Mapping[NodeId, list[in
             graph.add_edge(i, j)
     check_shape(graph)
     return nx.freeze(graph)
+
+
+def _check_settings(settings: Mapping[str, object]) -> int | None:
+    """The size of the groups, once all are plain values."""
+    size = settings.get("group_size")
+    plain = all(value is None or isinstance(value, str | int | float) for value in settings.values())
+    if not plain or not (size is None or type(size) is int):
+        raise ConfigError("the roster has settings that this version does not know; update cesar")
+    return size
 
 
 def _draws(
@@ -397,5 +341,5 @@ def _time(text: str) -> datetime:
     except ValueError:
         time = None
     if time is None or time.tzinfo is None:
-        raise ConfigError("the roster's date of issue is not an ISO time with a zone")
+        raise ConfigError("the roster's dates must be ISO times with a zone")
     return time

@@ -52,7 +52,6 @@ class Task:
 
     def __init__(self, config: PeerConfig, roster: Roster, purpose: Purpose, session: bytes | None) -> None:
         self._config, self._purpose, self._fixed_session = config, purpose, session
-        self._settings = config.settings()
         self.method = self.usable(roster)
         self.mode = self.made_for = TRAINS
         self.tensors: tuple[int, ...] | None = None
@@ -131,9 +130,7 @@ class Task:
             changed = settling(method, share / PARTS, round(sum(degrees) / len(degrees)))
             assert isinstance(changed, Cesar | SecureAggregation)
             method = changed
-        session = self._fixed_session or session_of(
-            roster, self._settings, self.tensors, self._purpose, share
-        )
+        session = self._fixed_session or session_of(roster, self.tensors, self._purpose, share)
         node = Node(
             membership.hood.node,
             method,
@@ -162,7 +159,7 @@ class Task:
             network=membership.roster.network_id.hex(),
             roster=membership.roster.version,
             purpose=self._purpose,
-            settings=self._settings,
+            digest=membership.roster.digest.hex(),
             size=None if self.tensors is None else sum(self.tensors),
             layout=None if self.tensors is None else layout_of(self.tensors),
             status=status,

@@ -30,3 +30,13 @@ def hears(roster: Roster, node: NodeId) -> str:
     """Whose sums a peer gets: peer 3 hears {1, 5, 9} and {2, 4, 7}."""
     groups = [braced(roster, group) for group in roster.groups[node]]
     return f"peer {called(roster, node)} hears {' and '.join(groups)}"
+
+
+def owners(roster: Roster, colluders: int) -> str:
+    """Who counts as one colluder, and what that stops, for a roster that was found safe."""
+    whose: dict[str, list[NodeId]] = {}
+    for node, owner in roster.owners.items():
+        whose.setdefault(owner, []).append(NodeId(node))
+    several = [f"{owner} runs {listed(roster, nodes)}" for owner, nodes in whose.items() if len(nodes) > 1]
+    who = "no owner" if colluders == 1 else f"no {colluders} owners together"
+    return f"{'; '.join(several) or 'every peer has its own'}; {who} can compute a peer's values"

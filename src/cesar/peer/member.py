@@ -1,0 +1,142 @@
+"""One peer as a roster lists it: its certificate, what people call it, and where it is."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from types import MappingProxyType
+
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from cesar.errors import ConfigError
+from cesar.peer.claims import (
+    Claim,
+    check_address,
+    check_issuer,
+    check_name,
+    fingerprint,
+    read_authority,
+    read_certificate,
+)
+from cesar.types import NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One peer as the others know it.
+
+    Attributes:
+        address: host:port where it listens; None if it can only dial.
+        certificate: PEM; `fingerprint` is the SHA-256 of its DER form.
+        agreement_key: X25519, from the certificate.
+        host_name: what TLS must find in the certificate.
+        owner: who runs it, if the certificate says so; else it is its own.
+    """
+
+    id: NodeId
+    name: str
+    address: str | None
+    certificate: bytes = field(repr=False)
+    fingerprint: bytes = field(repr=False)
+    agreement_key: bytes = field(repr=False)
+    network: str
+    host_name: str
+    owner: str | None
+    starts: datetime
+    expires: datetime
+
+    @classmethod
+    def of(cls, certificate: bytes, *, name: str, address: str | None) -> Member:
+        """A member from its certificate (PEM)."""
+        read = read_certificate(certificate)
+        claim = Claim.of(read)
+        return cls(
+            id=claim.id,
+            name=check_name(name),
+            address=None if address is None else check_address(address),
+            certificate=read.public_bytes(Encoding.PEM),
+            fingerprint=fingerprint(read),
+            agreement_key=claim.agreement_key,
+            network=claim.network,
+            host_name=claim.host_name,
+            owner=claim.owner,
+            starts=read.not_valid_before_utc,
+            expires=read.not_valid_after_utc,
+        )
+
+    def valid(self, now: datetime) -> bool:
+        """Whether the certificate's dates allow it to be used at that moment."""
+        return self.starts <= now <= self.expires
+
+
+def read_entry(value: object) -> tuple[Member, list[int]]:
+    """A member and its neighbours, as a roster lists them.
+
+    Raises:
+        ConfigError: says of whom what is wrong.
+    """
+    match value:
+        case {
+            "id": int() as node,
+            "name": str() as name,
+            "address": str() | None as address,
+            "certificate": str() as certificate,
+            "neighbours": list() as neighbours,
+            **rest,
+        } if not rest and all(isinstance(other, int) for other in neighbours):
+            pass
+        case _:
+            raise ConfigError(
+                "the roster describes a peer in a way that this version does not know; update cesar"
+            )
+    try:
+        member = Member.of(certificate.encode(errors="replace"), name=name, address=address)
+    except ConfigError as error:
+        raise ConfigError(f"node {node}: {error}") from None
+    if member.id != node:
+        raise ConfigError(f"node {node} has the certificate of node {member.id}")
+    if sorted(set(neighbours)) != neighbours:
+        raise ConfigError(f"node {node}: neighbours must be in ascending order, each once")
+    return member, neighbours
+
+
+def check_members(listed: list[Member], network: str, ca: bytes) -> Mapping[NodeId, Member]:
+    """Members by id: each once, with keys of its own, of this network, signed by its authority."""
+    authority = read_authority(ca)
+    members: dict[NodeId, Member] = {}
+    keys: dict[bytes, NodeId] = {}
+    for member in sorted(listed, key=lambda member: member.id):
+        if member.id in members:
+            raise ConfigError(f"two peers have the id {member.id}")
+        if member.network != network:
+            raise ConfigError(f"node {member.id} has a certificate of the network {member.network!r}")
+        certificate = read_certificate(member.certificate)
+        try:
+            check_issuer(certificate, authority)
+        except ConfigError as error:
+            raise ConfigError(f"the certificate of node {member.id}: {error}") from None
+        tls = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        for key in (tls, member.agreement_key):
+            if keys.setdefault(key, member.id) != member.id:
+                raise ConfigError(f"nodes {keys[key]} and {member.id} have the same key; each needs its own")
+        members[member.id] = member
+    check_owners(members.values())
+    return MappingProxyType(members)
+
+
+def check_owners(members: Iterable[Member]) -> None:
+    """Refuse two spellings of one owner: its peers would count as those of two.
+
+    Raises:
+        ConfigError: names both.
+    """
+    spelled: dict[str, str] = {}
+    for owner in (member.owner for member in members if member.owner is not None):
+        plain = "".join(filter(str.isalnum, unicodedata.normalize("NFKC", owner).casefold()))
+        if spelled.setdefault(plain, owner) != owner:
+            raise ConfigError(
+                f"{spelled[plain]!r} and {owner!r} look like one owner; write it in the same way in every request, so "
+                "that its peers count as one colluder"
+            )
