@@ -37,6 +37,7 @@ from cesar.peer.roster import Roster
 from cesar.peer.runtime import AsyncPeer
 from cesar.peer.transcript import read
 from cesar.peer.transport import SERVICE
+from cesar.protocol.sender import Partner
 from support.lan import Lines, edit, make_network, met, one_round, running
 from support.waiting import until
 
@@ -517,8 +518,39 @@ def test_a_fault_that_a_frame_brings_out_costs_its_sender_the_link(network, erro
                         await averages(peers)
                         await until(lambda: not peers[3].transport.links[0].up, 10)
                         assert name in peers[3].neighbours[0].last_error
-                await log.says("node 0", f"refused (fault): it could not be read: {name}")
+                await log.says("node 0", f"refused (fault): it could not be used: {name}")
                 await averages(peers)
+
+    on_loop(attack())
+
+
+def test_a_fault_while_a_frame_is_answered_costs_its_sender_the_link(network, monkeypatch):
+    """What was announced passes for an announcement, and fails when it is to be answered: no training loop sees that."""
+    real = Partner.of
+
+    def of(token, *sets):
+        if token.seed == BOOM[:16]:
+            raise ZeroDivisionError
+        return real(token, *sets)
+
+    monkeypatch.setattr(Partner, "of", of)
+
+    async def attack():
+        with Lines() as log:
+            async with running(network, HONEST) as peers:
+                await averages(peers)
+                entry = next(e for e in read(network.folder / "peer-4" / "frames") if e.sent)
+                async with Enemy(keys_of(network, 0), peers[3]) as enemy:
+                    await enemy.enter()
+                    head = struct.pack("<2sBBII", b"CE", VERSION, 1, peers[3].next_round, 0)
+                    await frames(enemy, [head + entry.payload[12:28] + BOOM[:16] + entry.payload[44:]])
+                    await averages(peers)
+                    await until(lambda: not peers[3].transport.links[0].up, 10)
+                    assert "ZeroDivisionError" in peers[3].neighbours[0].last_error
+                await log.says(
+                    "frame from node 0", "refused (fault): it could not be used: ZeroDivisionError"
+                )
+                await averages(peers, 2)
 
     on_loop(attack())
 

@@ -317,6 +317,12 @@ class AsyncPeer:
         self.totals.add(report)
         if report.overflowed:
             log.warning("round %d: what neighbours sent made the model infinite; it kept its own", round_)
+        if report.fault:
+            log.error(
+                "round %d: what neighbours sent could not be used: %s; the model is its own",
+                round_,
+                report.fault,
+            )
         self.waiting.note(outcome, self.roster, self.roster.groups.get(self.id, ()))
         log.info(
             "round %d: %d of %d neighbours, %d bytes, %.2f s",
