@@ -81,8 +81,8 @@ async def averages(peers, rounds=1, seed=0, size=SIZE):
 class Enemy:
     """A connection to one honest peer, with somebody's keys."""
 
-    def __init__(self, keys: Identity | None, target: AsyncPeer) -> None:
-        self.keys, self.target = keys, target
+    def __init__(self, keys: Identity | None, target: AsyncPeer, node: int = 0) -> None:
+        self.keys, self.target, self.node = keys, target, node
 
     async def __aenter__(self):
         member = self.target.roster.members[self.target.id]
@@ -105,15 +105,15 @@ class Enemy:
         await self.call.write(bytes([kind]) + body)
 
     async def hello(self, **changes) -> None:
-        """As node 0 would say it, but for the changes."""
-        words = {**json.loads(self.target.reception.hello()), "node": 0, **changes}
+        """As an honest node would say it, but for the changes."""
+        words = {**json.loads(self.target.reception.hello()), "node": self.node, **changes}
         await self.send(Message.HELLO, json.dumps(words).encode())
 
     async def enter(self) -> None:
         """Be let in."""
         await self.hello()
         assert (await self.call.read())[0] == Message.HELLO
-        await until(lambda: self.target.transport.links[0].up, 10)
+        await until(lambda: self.target.transport.links[self.node].up, 10)
 
     async def fate(self) -> str:
         """How the conversation ends, in the peer's words."""
@@ -479,6 +479,37 @@ def test_one_liar_moves_nobody(network):
                 await until(lambda: peers[3].neighbours[0].status.current == 900_000, 10)
                 await averages(peers, 4)
                 assert [peer.next_round for peer in peers] == [5] * 4
+
+    on_loop(attack())
+
+
+def test_another_roster_is_the_way_back_from_a_round_that_liars_drove_up(network):
+    """Two that lie together take a peer away from the others. Under the next roster all count from 0 again."""
+
+    async def attack():
+        async with running(network, HONEST[1:]) as peers:
+            await one_round(peers, models()[1:])
+            async with (
+                Enemy(keys_of(network, 0), peers[2]) as one,
+                Enemy(keys_of(network, 1), peers[2], node=1) as two,
+            ):
+                for enemy in (one, two):
+                    await enemy.enter()
+                    await enemy.send(Message.STATUS, struct.pack("<III", 900_000, 900_000, 0))
+                await until(lambda: peers[2].next_round == 900_000, 10)
+                report = await peers[2].average_vector(models()[0])
+                assert (report.round, report.contributors) == (900_000, ())
+            old = network.roster.raw
+            network.remove(0, connect=True, now=datetime.now(UTC))
+            for t in range(3):
+                reports = await one_round(peers, models(t)[1:])
+            assert [report.round for report in reports] == [2] * 3
+            assert [len(report.contributors) for report in reports] == [2] * 3
+        state = json.loads((network.folder / "peer-4" / "state.json").read_text())
+        assert (state["next_round"], state["roster"]) == (3, 2)
+        (network.folder / "peer-4" / "roster.json").write_bytes(old)
+        with pytest.raises(ConfigError, match="older than version 2"):
+            AsyncPeer.load(network.folder / "peer-4")
 
     on_loop(attack())
 

@@ -1,7 +1,8 @@
 """The roster that a peer goes by, and the step to a newer one.
 
 A newer roster may come from a neighbour or lie in the folder. It is checked at once, and used from the next round on:
-first it is durable, then it counts. A peer never goes back to an older one.
+first it is durable, then it counts. A peer never goes back to an older one. Rounds are counted anew under each roster, so
+signing another one is the way back for a network whose numbers somebody has driven up.
 """
 
 from __future__ import annotations
@@ -52,8 +53,9 @@ class Membership:
         self.founded = read_authority(identity.ca).not_valid_before_utc.timestamp()
 
     def remember(self) -> None:
-        """The version that holds is one that this peer has seen."""
-        self._state.change(roster=max(self.roster.version, self._state.state.roster))
+        """The version that holds is one that this peer has seen; rounds are counted anew under a newer one."""
+        if self.roster.version > self._state.state.roster:
+            self._state.change(roster=self.roster.version, next_round=0)
 
     def look(self) -> None:
         """Whoever runs the site may have put a newer roster into the folder."""
@@ -96,7 +98,7 @@ class Membership:
     def adopt(self) -> None:
         """Go by the newer roster from now on."""
         assert self.newer is not None
-        self._state.change(roster=self.newer.version)
+        self._state.change(roster=self.newer.version, next_round=0)
         files.write(self._path, self.newer.raw)
         self.roster, self.hood, self.newer = self.newer, self._place(self.newer), None
 

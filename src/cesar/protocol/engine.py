@@ -14,7 +14,7 @@ from cesar.errors import DataError, LocalProtocolError, RemoteProtocolError
 from cesar.indices import codecs
 from cesar.methods import DPSGD, Cesar, Method, SecureAggregation
 from cesar.protocol.context import Context
-from cesar.protocol.continuity import Continuity
+from cesar.protocol.continuity import Continuity, Record
 from cesar.protocol.events import AggregateReady, Contribution, Deadlines, Event, FrameRejected, Outbound
 from cesar.protocol.grouped import GroupedRound
 from cesar.protocol.inbox import Inbox
@@ -197,6 +197,10 @@ class Engine:
             if out is None:
                 return
             yield out
+
+    def new_sums(self) -> list[Record] | None:
+        """What a driver makes durable before it sends the next frame, if that has changed; see `Continuity`."""
+        return self._continuity.changes()
 
     def next_event(self) -> Event | None:
         """What has happened, oldest first."""
