@@ -352,6 +352,10 @@ ATTACKS = {
         lambda e: e.send(Message.ROSTER, struct.pack("<Q", 2**40)),
         "a ROSTER of 1099511627776 bytes; none here has over",
     ),
+    "a roster for a hundred thousand": (
+        lambda e: e.send(Message.ROSTER, struct.pack("<Q", 60 << 20) + bytes(CHUNK)),
+        "a ROSTER of 62914560 bytes; none here has over 1",
+    ),
     "a false roster": (lambda e: e.send(Message.ROSTER, struct.pack("<Q", 2) + b"{}"), "cannot be used"),
     "a short status": (lambda e: e.send(Message.STATUS, b"abc"), "a status of the wrong length"),
     "an impossible status": (
