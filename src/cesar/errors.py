@@ -74,4 +74,4 @@ class RemoteProtocolError(ProtocolError):
     @classmethod
     def fault(cls, peer: NodeId, error: Exception, round_: RoundNo) -> RemoteProtocolError:
         """What a peer sent made our own code fail: that is a fault of ours, but its frame is what is refused."""
-        return cls(peer, Reason.FAULT, f"it could not be read: {type(error).__name__}", round_)
+        return cls(peer, Reason.FAULT, f"it could not be used: {type(error).__name__}", round_)

@@ -15,7 +15,7 @@ from cesar import ring
 from cesar.crypto.keys import Keyring, RoundId
 from cesar.indices import IndexSet
 from cesar.methods import DPSGD, Cesar, Method, SecureAggregation
-from cesar.protocol import Continuity, Contribution, Deadlines, Engine, Event, Outbound
+from cesar.protocol import Continuity, Contribution, Deadlines, Engine, Event, Outbound, Record
 from cesar.sparsify import AnySparsifier, CoordinatedSubsampling, FullSharing, RandomSubsampling
 from cesar.topology import Neighbourhood
 from cesar.types import Buffer, Entropy, NodeId, RoundNo, Vector
@@ -199,6 +199,10 @@ class Node:
     def largest_frame(self, hood: Neighbourhood) -> int:
         """No frame of a round in this neighbourhood has more bytes."""
         return self._engine.largest_frame(hood)
+
+    def new_sums(self) -> list[Record] | None:
+        """Which members are in sums, if that has changed: to be durable before the next frame is sent."""
+        return self._engine.new_sums()
 
     def next_event(self) -> Event | None:
         return self._engine.next_event()

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from cesar.errors import ConfigError
 from cesar.peer.check import Check
 from cesar.peer.peer import on_loop
 from cesar.peer.runtime import AsyncPeer
@@ -226,6 +227,44 @@ def test_settling_does_not_bring_sums_closer_together(tmp_path):
                         assert reports[0].silent[0][1] == ()
             finally:
                 await again.close()
+
+    on_loop(scene())
+
+
+def test_a_restart_of_everybody_does_not_bring_sums_closer_together(tmp_path):
+    """Nobody is left who remembers; what was in the last sums is on disk, before anything of them leaves."""
+    graph = nx.complete_graph(7)
+    network = make_network(tmp_path / "net", graph, 'name = "secagg"\ngroup_size = 3\nregroup_after = 3')
+    everybody = list(range(7))
+    rest = [i for i in everybody if i != AWAY]
+
+    async def scene():
+        async with running(network, everybody) as peers:
+            await one_round(peers, models()[:7])
+        async with running(network, rest) as peers:
+            counts = [len((await one_round(peers, models(t)[rest]))[0].contributors) for t in range(3)]
+            assert counts == [3, 3, 5], "whole groups, and after three rounds the two that are left"
+        async with running(network, everybody) as peers:
+            for t, count in enumerate([3, 3, 6]):
+                reports = await one_round(peers, models(t)[:7])
+                assert len(reports[0].contributors) == count
+                silent = {
+                    report.silent[0][1] for i, report in enumerate(reports) if i != AWAY and report.silent
+                }
+                assert silent == ({()} if count == 3 else set())
+
+    on_loop(scene())
+
+
+def test_a_record_of_sums_that_is_damaged(tmp_path):
+    network = make_network(
+        tmp_path / "net", nx.complete_graph(7), 'name = "secagg"\ngroup_size = 3\nregroup_after = 3'
+    )
+    (network.folder / "peer-0" / "sums.json").write_text('[[1, [2, 3], "x", [2]]]')
+
+    async def scene():
+        with pytest.raises(ConfigError, match="sums with and without a member could come too close"):
+            await AsyncPeer.load(network.folder / "peer-0").start()
 
     on_loop(scene())
 

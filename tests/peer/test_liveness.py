@@ -114,7 +114,7 @@ def test_who_is_ahead_is_awaited_in_its_own_round():
 
 @pytest.mark.parametrize("standing", Standing)
 def test_the_next_round_is_the_latest_that_can_be_joined(standing):
-    """With whoever is there for the same thing, under whatever roster and however slow."""
+    """With whoever is there for the same thing, however slow."""
     live = make(standing)
     live.neighbours[1].status = Status(8, 9)
     joined = {DOWN: 7, APART: 7, AHEAD: 9, SUSPECTED: 9, AWAITED: 9}
@@ -160,6 +160,21 @@ def test_who_averages_with_nobody_follows_a_single_neighbour():
     assert live.next_round(5) == 50_000
     live.ended((1,))
     assert live.next_round(5) == 5
+
+
+def test_rounds_begin_anew_under_another_roster():
+    """What neighbours say counts among those who hold the same roster, for others count from another beginning."""
+    live = alone()
+    for peer in (1, 2, 3):
+        make(AWAITED, peer, live)
+        live.told(peer, Status(900_000, 900_000))
+    assert live.next_round(5) == 900_000
+    live.adopt([1, 2, 3], ROSTER + 1)
+    assert (live.mine, live.next_round(0)) == (Status(0, 0), 0)
+    assert not live.still_in(900_000)
+    for peer in (1, 2):
+        live.greeted(peer, hello(roster=ROSTER + 1, current=1), WALL)
+    assert live.next_round(0) == 1
 
 
 @pytest.mark.parametrize("standing", Standing)

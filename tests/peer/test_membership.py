@@ -60,6 +60,27 @@ def test_the_newest_of_several_counts(network):
     assert member.newer is None
 
 
+def test_a_roster_is_read_once_whoever_sends_it_how_often(network, monkeypatch):
+    """Old ones are signed, too, and reading one takes a look at every certificate in it."""
+    member, _, _ = place(network)
+    old = network.roster.raw
+    member.offer(without(network, 0).roster.raw, "node 2")
+    member.adopt()
+    read, parse = [], Roster.parse
+    monkeypatch.setattr(
+        Roster, "parse", lambda data, *more, **named: read.append(data) or parse(data, *more, **named)
+    )
+    for _ in range(100):
+        member.offer(old, "node 2")
+    assert len(read) == 1
+    assert member.newer is None
+
+
+def test_how_long_a_roster_can_be_follows_from_the_network(network):
+    member, _, _ = place(network)
+    assert 2 * len(network.roster.raw) < member.largest < 2 << 20
+
+
 def test_the_folder_is_looked_into(network):
     member, folder, _ = place(network)
     member.look()

@@ -2,7 +2,10 @@
 
 import asyncio
 import json
+import logging
+import tracemalloc
 
+import grpc
 import networkx as nx
 import pytest
 
@@ -10,9 +13,10 @@ from cesar.errors import Reason, RemoteProtocolError
 from cesar.methods import SecureAggregation
 from cesar.node import Node
 from cesar.peer import reception
-from cesar.peer.chunks import Refusal
+from cesar.peer.chunks import CHUNK, Message, Refusal
 from cesar.peer.engine import EngineThread
 from cesar.peer.identity import Identity
+from cesar.peer.link import HELLO_LIMIT, Link, Room
 from cesar.peer.liveness import Liveness
 from cesar.peer.membership import Membership
 from cesar.peer.messages import Hello, Status
@@ -127,6 +131,61 @@ def test_a_flood_of_bad_frames_does_not_fill_the_log(network, caplog):
     assert len(lines) == reception.MOST_LINES + 2
     assert lines[-2] == "node 2: no more about its frames for a minute"
     assert "frame from node 0" in lines[-1]
+
+
+class Saying:
+    """A conversation in memory: one message, and no more."""
+
+    def __init__(self, *messages):
+        self.messages = list(messages)
+
+    async def read(self):
+        return self.messages.pop(0) if self.messages else grpc.aio.EOF
+
+    async def write(self, message):
+        pass
+
+
+def claims(most, largest_roster):
+    """Of every kind of message one that asks for as much as it can, and how much its reader may take for it."""
+    for kind in Message:
+        for filling in (b"\0", b"\xff", b"[],", b'{"a":'):
+            yield bytes([kind]) + (filling * HELLO_LIMIT)[:HELLO_LIMIT], 48 * HELLO_LIMIT
+    for kind, largest in ((Message.FRAME, most), (Message.ROSTER, largest_roster)):
+        for length in (largest, largest + 1, 1 << 33, (1 << 64) - 1):
+            body = bytes(min(length, CHUNK))
+            room = 3 * min(length, largest) + 2 * len(body)
+            yield bytes([kind]) + length.to_bytes(8, "little") + body, room
+
+
+def test_no_message_can_claim_memory(network, caplog):
+    """Frames have a test of their own (tests/protocol/test_memory_of_frames.py); this is what carries them, and the rest."""
+    caplog.set_level(logging.CRITICAL, "cesar")
+
+    async def peak_of(desk, message):
+        link = Link(2, Room(), desk.reception)
+
+        async def greet():
+            link.meet(bytes([Message.HELLO]) + desk.greeting(2).to_bytes())
+
+        tracemalloc.start()
+        try:
+            await link.talk(Saying(message), greet)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    async def story():
+        desk = Desk(network)
+        desk.begin()
+        most = await desk.reception.largest_frame()
+        await peak_of(desk, b"\x02abc")  # imported and cached by now
+        for message, room in claims(most, desk.reception.largest_roster()):
+            peak = await peak_of(desk, message)
+            assert peak < room + (256 << 10), (message[:10], len(message), peak)
+        await desk.engine.close()
+
+    asyncio.run(story())
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ from cesar.peer.roster import Roster
 from cesar.peer.runtime import AsyncPeer
 from cesar.peer.transcript import read
 from cesar.peer.transport import SERVICE
+from cesar.protocol.sender import Partner
 from support.lan import Lines, edit, make_network, met, one_round, running
 from support.waiting import until
 
@@ -81,8 +82,8 @@ async def averages(peers, rounds=1, seed=0, size=SIZE):
 class Enemy:
     """A connection to one honest peer, with somebody's keys."""
 
-    def __init__(self, keys: Identity | None, target: AsyncPeer) -> None:
-        self.keys, self.target = keys, target
+    def __init__(self, keys: Identity | None, target: AsyncPeer, node: int = 0) -> None:
+        self.keys, self.target, self.node = keys, target, node
 
     async def __aenter__(self):
         member = self.target.roster.members[self.target.id]
@@ -105,15 +106,15 @@ class Enemy:
         await self.call.write(bytes([kind]) + body)
 
     async def hello(self, **changes) -> None:
-        """As node 0 would say it, but for the changes."""
-        words = {**json.loads(self.target.reception.hello()), "node": 0, **changes}
+        """As an honest node would say it, but for the changes."""
+        words = {**json.loads(self.target.reception.hello()), "node": self.node, **changes}
         await self.send(Message.HELLO, json.dumps(words).encode())
 
     async def enter(self) -> None:
         """Be let in."""
         await self.hello()
         assert (await self.call.read())[0] == Message.HELLO
-        await until(lambda: self.target.transport.links[0].up, 10)
+        await until(lambda: self.target.transport.links[self.node].up, 10)
 
     async def fate(self) -> str:
         """How the conversation ends, in the peer's words."""
@@ -368,6 +369,10 @@ ATTACKS = {
         lambda e: e.send(Message.ROSTER, struct.pack("<Q", 2**40)),
         "a ROSTER of 1099511627776 bytes; none here has over",
     ),
+    "a roster for a hundred thousand": (
+        lambda e: e.send(Message.ROSTER, struct.pack("<Q", 60 << 20) + bytes(CHUNK)),
+        "a ROSTER of 62914560 bytes; none here has over 1",
+    ),
     "a false roster": (lambda e: e.send(Message.ROSTER, struct.pack("<Q", 2) + b"{}"), "cannot be used"),
     "a short status": (lambda e: e.send(Message.STATUS, b"abc"), "a status of the wrong length"),
     "an impossible status": (
@@ -499,6 +504,37 @@ def test_one_liar_moves_nobody(network):
     on_loop(attack())
 
 
+def test_another_roster_is_the_way_back_from_a_round_that_liars_drove_up(network):
+    """Two that lie together take a peer away from the others. Under the next roster all count from 0 again."""
+
+    async def attack():
+        async with running(network, HONEST[1:]) as peers:
+            await one_round(peers, models()[1:])
+            async with (
+                Enemy(keys_of(network, 0), peers[2]) as one,
+                Enemy(keys_of(network, 1), peers[2], node=1) as two,
+            ):
+                for enemy in (one, two):
+                    await enemy.enter()
+                    await enemy.send(Message.STATUS, struct.pack("<III", 900_000, 900_000, 0))
+                await until(lambda: peers[2].next_round == 900_000, 10)
+                report = await peers[2].average_vector(models()[0])
+                assert (report.round, report.contributors) == (900_000, ())
+            old = network.roster.raw
+            network.remove(0, connect=True, now=datetime.now(UTC))
+            for t in range(3):
+                reports = await one_round(peers, models(t)[1:])
+            assert [report.round for report in reports] == [2] * 3
+            assert [len(report.contributors) for report in reports] == [2] * 3
+        state = json.loads((network.folder / "peer-4" / "state.json").read_text())
+        assert (state["next_round"], state["roster"]) == (3, 2)
+        (network.folder / "peer-4" / "roster.json").write_bytes(old)
+        with pytest.raises(ConfigError, match="older than version 2"):
+            AsyncPeer.load(network.folder / "peer-4")
+
+    on_loop(attack())
+
+
 FAULTS = [ValueError("boom"), MemoryError(), RecursionError(), ZeroDivisionError()]
 BOOM = b"BOOM" * 20
 
@@ -534,8 +570,39 @@ def test_a_fault_that_a_frame_brings_out_costs_its_sender_the_link(network, erro
                         await averages(peers)
                         await until(lambda: not peers[3].transport.links[0].up, 10)
                         assert name in peers[3].neighbours[0].last_error
-                await log.says("node 0", f"refused (fault): it could not be read: {name}")
+                await log.says("node 0", f"refused (fault): it could not be used: {name}")
                 await averages(peers)
+
+    on_loop(attack())
+
+
+def test_a_fault_while_a_frame_is_answered_costs_its_sender_the_link(network, monkeypatch):
+    """What was announced passes for an announcement, and fails when it is to be answered: no training loop sees that."""
+    real = Partner.of
+
+    def of(token, *sets):
+        if token.seed == BOOM[:16]:
+            raise ZeroDivisionError
+        return real(token, *sets)
+
+    monkeypatch.setattr(Partner, "of", of)
+
+    async def attack():
+        with Lines() as log:
+            async with running(network, HONEST) as peers:
+                await averages(peers)
+                entry = next(e for e in read(network.folder / "peer-4" / "frames") if e.sent)
+                async with Enemy(keys_of(network, 0), peers[3]) as enemy:
+                    await enemy.enter()
+                    head = struct.pack("<2sBBII", b"CE", VERSION, 1, peers[3].next_round, 0)
+                    await frames(enemy, [head + entry.payload[12:28] + BOOM[:16] + entry.payload[44:]])
+                    await averages(peers)
+                    await until(lambda: not peers[3].transport.links[0].up, 10)
+                    assert "ZeroDivisionError" in peers[3].neighbours[0].last_error
+                await log.says(
+                    "frame from node 0", "refused (fault): it could not be used: ZeroDivisionError"
+                )
+                await averages(peers, 2)
 
     on_loop(attack())
 

@@ -189,3 +189,19 @@ def test_what_another_process_wrote_before_the_lock_counts(tmp_path):
 
     assert asyncio.run(story()).round == 50
     assert StateFile(folder / states.FILE).state == State(attempts=41, next_round=51, roster=1)
+
+
+def test_rounds_are_counted_anew_under_a_newer_roster_only(tmp_path):
+    file = StateFile(tmp_path / "state.json")
+    file.change(attempts=4, next_round=7, roster=1)
+    for back in (
+        {"next_round": 0},
+        {"next_round": 0, "roster": 1},
+        {"attempts": 0, "next_round": 0, "roster": 2},
+    ):
+        with pytest.raises(LocalProtocolError, match="cannot go back"):
+            file.change(**back)
+    file.change(next_round=0, roster=2)
+    assert StateFile(tmp_path / "state.json").state == State(4, 0, 2)
+    with pytest.raises(LocalProtocolError, match="roster cannot go back from 2 to 1"):
+        file.change(roster=1)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 import cesar
 from cesar.crypto.keys import KeyPair, Keyring, PairSecret, RoundId
+from cesar.errors import Reason
 from cesar.indices import IndexSet
 from cesar.node import Node, sparsifier_of
 from cesar.protocol import AggregateReady, Deadlines, FrameRejected
@@ -311,8 +312,9 @@ def refused(node: Node, sender: int, payload: bytes) -> cesar.RemoteProtocolErro
 
 def outcome(node: Node) -> AggregateReady:
     while isinstance(event := node.next_event(), FrameRejected):
-        pass
+        assert event.error.reason is not Reason.FAULT, event.error
     assert event is not None, "the round has not ended"
+    assert event.fault is None, event.fault
     return event
 
 

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
 from cesar.node import Node
-from cesar.protocol import Event, Outbound
+from cesar.protocol import Event, Outbound, Record
 from cesar.types import NodeId
 
 _T = TypeVar("_T")
@@ -63,12 +63,14 @@ class Step(NamedTuple):
         out: a frame to send; there may be more.
         deadline: until when it waits for others; None if it does not.
         joinable: whether a neighbour that comes only now can still take part in the round.
+        sums: to be made durable before the frame is sent; None if nothing has changed.
     """
 
     out: Outbound | None
     events: list[Event]
     deadline: float | None
     joinable: bool
+    sums: list[Record] | None
 
 
 def advance(
@@ -86,4 +88,4 @@ def advance(
     events = []
     while (event := node.next_event()) is not None:
         events.append(event)
-    return Step(out, events, node.next_deadline(), node.joinable)
+    return Step(out, events, node.next_deadline(), node.joinable, node.new_sums())

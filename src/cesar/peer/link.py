@@ -19,7 +19,6 @@ import grpc
 from cesar.errors import CesarError
 from cesar.peer import chunks
 from cesar.peer.chunks import Assembly, Message, Refusal
-from cesar.peer.roster import LIMIT as ROSTER_LIMIT
 from cesar.types import Buffer, NodeId, RoundNo
 
 log = logging.getLogger("cesar.peer")
@@ -34,6 +33,9 @@ class Hub(Protocol):
 
     async def largest_frame(self) -> int:
         """No frame is longer; waits until that is known."""
+
+    def largest_roster(self) -> int:
+        """No roster that can be the next one is longer."""
 
     def hello(self) -> bytes:
         """What to say first."""
@@ -264,7 +266,7 @@ class Link:
                 self._room.leave()
 
     async def _most(self, kind: Message) -> int:
-        return ROSTER_LIMIT if kind is Message.ROSTER else await self._hub.largest_frame()
+        return self._hub.largest_roster() if kind is Message.ROSTER else await self._hub.largest_frame()
 
     def _take_short(self, kind: Message, body: memoryview) -> None:
         if kind is Message.STATUS:

@@ -5,14 +5,14 @@ it is there for something else, it has gone on to a later round, or it kept us w
 been heard since. So a dead peer costs nothing, and a hanging one costs one deadline. If all that are there kept us
 waiting, it is this peer that is out of step: it waits for them again instead of running ahead alone.
 
-Rounds only go up, so one neighbour that says it is far ahead must not take everybody with it. Two that say so are
+Rounds only go up, as long as the roster is the same, so one neighbour that says it is far ahead must not take everybody with it. Two that say so are
 followed. A single one is followed by whoever has averaged with nobody for some rounds, and has nothing to lose.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from cesar.peer.messages import TRAINS, Hello, Status
@@ -73,12 +73,13 @@ class Liveness:
     def __init__(self, purpose: str, mine: Status, neighbours: Iterable[NodeId], roster: int) -> None:
         self.purpose, self.mine = purpose, mine
         self._alone = 0  # so many rounds in a row
-        self.neighbours: dict[NodeId, Neighbour] = {}
-        self.adopt(neighbours, roster)
+        self._roster = roster
+        self.neighbours = {peer: Neighbour() for peer in neighbours}
 
     def adopt(self, neighbours: Iterable[NodeId], roster: int) -> None:
-        """Another version of the roster holds from now on; those who stay are known already."""
+        """Another version of the roster holds from now on, and rounds begin anew; those who stay are known already."""
         self._roster = roster
+        self.mine = replace(self.mine, current=0, joinable=0)
         self.neighbours = {peer: self.neighbours.get(peer, Neighbour()) for peer in neighbours}
 
     # ── what happens ────────────────────────────────────────────────────────────────────────────────────
@@ -185,8 +186,7 @@ class Liveness:
         others are; no round below `least`. It takes two neighbours to go far, except for one that has nobody to
         average with, and in a check, after which nobody remembers.
         """
-        partners = (known for known in self.neighbours.values() if known.there_for(self.purpose))
-        said = sorted((known.status.joinable for known in partners), reverse=True)
+        said = sorted((known.status.joinable for known in self._fellows()), reverse=True)
         latest, second = [*said, 0, 0][:2]
         agreed = max(least, second)
         follows = latest <= agreed + NEAR or self._alone >= LONELY or self.purpose == "check"
@@ -194,5 +194,12 @@ class Liveness:
 
     def still_in(self, round_: int) -> bool:
         """Whether somebody who is awaited at all has this round to end."""
-        partners = (known for known in self.neighbours.values() if known.there_for(self.purpose))
-        return any(known.status.current == round_ and not known.suspected for known in partners)
+        return any(known.status.current == round_ and not known.suspected for known in self._fellows())
+
+    def _fellows(self) -> list[Neighbour]:
+        """Neighbours that are there for the same thing and count rounds as this peer does: under the same roster."""
+        return [
+            known
+            for known in self.neighbours.values()
+            if known.there_for(self.purpose) and known.roster == self._roster
+        ]

@@ -1,11 +1,13 @@
 """The roster that a peer goes by, and the step to a newer one.
 
 A newer roster may come from a neighbour or lie in the folder. It is checked at once, and used from the next round on:
-first it is durable, then it counts. A peer never goes back to an older one.
+first it is durable, then it counts. A peer never goes back to an older one. Rounds are counted anew under each roster, so
+signing another one is the way back for a network whose numbers somebody has driven up.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -16,12 +18,17 @@ from cesar.errors import ConfigError, PrivacyError
 from cesar.peer.chunks import Refusal
 from cesar.peer.claims import read_authority
 from cesar.peer.identity import Identity
-from cesar.peer.roster import FILE, Roster
+from cesar.peer.roster import FILE, LIMIT, Roster
 from cesar.peer.state import StateFile, fresh_entropy
 from cesar.topology import Neighbourhood
 from cesar.types import NodeId
 
 log = logging.getLogger("cesar.peer")
+
+GROWTH = 1 << 20
+"""A roster that a neighbour sends has at most twice the bytes of the one that holds, and so many beside: a few hundred
+peers more. What has grown beyond that since this peer was there last, its site fetches.
+"""
 
 
 class Membership:
@@ -49,11 +56,20 @@ class Membership:
         self._path = folder / FILE
         self.roster, self.hood = roster, self._place(roster)
         self.newer: Roster | None = None
+        self._looked_at: set[bytes] = (
+            set()
+        )  # digests of rosters that were read; nobody can make this peer read one again
         self.founded = read_authority(identity.ca).not_valid_before_utc.timestamp()
 
+    @property
+    def largest(self) -> int:
+        """The most bytes that a neighbour's roster can have: all of them are hashed before its signature is known to hold."""
+        return min(LIMIT, 2 * len(self.roster.raw) + GROWTH)
+
     def remember(self) -> None:
-        """The version that holds is one that this peer has seen."""
-        self._state.change(roster=max(self.roster.version, self._state.state.roster))
+        """The version that holds is one that this peer has seen; rounds are counted anew under a newer one."""
+        if self.roster.version > self._state.state.roster:
+            self._state.change(roster=self.roster.version, next_round=0)
 
     def look(self) -> None:
         """Whoever runs the site may have put a newer roster into the folder."""
@@ -73,7 +89,8 @@ class Membership:
         Raises:
             Refusal: it is not a roster of this network.
         """
-        if data == self.roster.raw:
+        digest = hashlib.sha256(data).digest()
+        if data == self.roster.raw or digest in self._looked_at:
             return
         seen = (self.newer or self.roster).version
         try:
@@ -82,6 +99,7 @@ class Membership:
             raise Refusal(f"it sent a roster that cannot be used: {error}") from None
         if newer.network_id != self.roster.network_id:
             raise Refusal("it sent the roster of another network of the same authority")
+        self._looked_at.add(digest)
         if newer.version <= seen:
             return
         try:
@@ -96,7 +114,7 @@ class Membership:
     def adopt(self) -> None:
         """Go by the newer roster from now on."""
         assert self.newer is not None
-        self._state.change(roster=self.newer.version)
+        self._state.change(roster=self.newer.version, next_round=0)
         files.write(self._path, self.newer.raw)
         self.roster, self.hood, self.newer = self.newer, self._place(self.newer), None
 

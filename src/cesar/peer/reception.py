@@ -128,6 +128,9 @@ class Reception:
     def roster_from(self, peer: NodeId, data: bytes) -> None:
         self._membership.offer(data, f"node {peer}")
 
+    def largest_roster(self) -> int:
+        return self._membership.largest
+
     async def largest_frame(self) -> int:
         """Waits for the first model, which tells its size."""
         return (await self._engine.ready()).largest_frame(self._membership.hood)

@@ -22,6 +22,7 @@ class Report:
         silent: fixed groups that lacked a member, so that nothing came of them: (group, who is missing; nobody
             if they are back and `regroup_after` keeps the next sum apart from the last one).
         overflowed: what arrived made the model infinite, so that it kept its own.
+        fault: the kind of error, if this peer failed on what had arrived; then it kept its own model, too.
         bytes: what this peer sent, by category.
         seconds: how long it took.
     """
@@ -35,6 +36,7 @@ class Report:
     seconds: float
     silent: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
     overflowed: bool = False
+    fault: str = ""
 
     @classmethod
     def of(
@@ -52,6 +54,7 @@ class Report:
             seconds=seconds,
             silent=outcome.silent,
             overflowed=outcome.overflowed,
+            fault="" if outcome.fault is None else type(outcome.fault.__cause__ or outcome.fault).__name__,
         )
 
     @property

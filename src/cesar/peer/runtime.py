@@ -175,9 +175,10 @@ class AsyncPeer:
         """
         self._locked.callback(os.close, states.lock(self.config.folder))
         self._state.reload()  # another process may have run this peer since it was read
+        self.membership.remember()
         first = self._state.state.next_round
         self.liveness.mine = Status(first, first, self.liveness.mine.mode)
-        self.membership.remember()
+        self.task.continuity.recall(self._state.sums())
         self._pace.start(time.monotonic())
         try:
             await self.transport.start()
@@ -317,6 +318,12 @@ class AsyncPeer:
         self.totals.add(report)
         if report.overflowed:
             log.warning("round %d: what neighbours sent made the model infinite; it kept its own", round_)
+        if report.fault:
+            log.error(
+                "round %d: what neighbours sent could not be used: %s; the model is its own",
+                round_,
+                report.fault,
+            )
         self.waiting.note(outcome, self.roster, self.roster.groups.get(self.id, ()))
         log.info(
             "round %d: %d of %d neighbours, %d bytes, %.2f s",
@@ -337,6 +344,7 @@ class AsyncPeer:
             self.membership.adopt()
             self._engine.use(None)
             self.liveness.adopt(self.membership.hood.view, self.roster.version)
+            self.transport.forget_before(RoundNo(1 << 32))  # rounds begin anew
             self.transport.use(self.roster)
             self.transport.tell(Message.ROSTER, self.roster.raw)
         if self._engine.node is not None and self.task.made_for == share_in(self.task.mode):
@@ -354,7 +362,9 @@ class AsyncPeer:
             self.reception.forget_changes()
             gone = self.liveness.gone(round_)
             job = partial(advance, gone=gone, leaves=self.liveness.takes_part, clock=time.monotonic)
-            out, events, deadline, joinable = await self._engine.call(job)
+            out, events, deadline, joinable, sums = await self._engine.call(job)
+            if sums is not None and self.task.regroups:
+                self._state.keep_sums(sums)
             self._say(Status(round_, round_ if joinable else round_ + 1, self.task.mode))
             for event in events:
                 if isinstance(event, FrameRejected):

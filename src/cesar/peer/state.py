@@ -14,21 +14,23 @@ from pathlib import Path
 
 from cesar import files
 from cesar.errors import ConfigError, LocalProtocolError
-from cesar.types import Entropy, NodeId
+from cesar.protocol import Record
+from cesar.types import Entropy, NodeId, RoundNo
 
 FILE = "state.json"
 LOCK = "state.lock"
+SUMS = "sums.json"
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Counters that never go back.
+    """Counters that never go back, except that rounds are counted anew under a newer roster.
 
     Attributes:
         attempts: how many rounds were begun, ever, whether they ended or not. It goes into the entropy of every
             round, with the time of day: a machine that is restored from a snapshot has its counters and its random
             generator in an old state, and only the time is another.
-        next_round: no round below this one is ever begun again.
+        next_round: no round below this one is ever begun again under this roster.
         roster: the newest version of the roster that was seen.
     """
 
@@ -55,12 +57,33 @@ class StateFile:
             OSError: they could not be made durable; then nothing may be sent.
             LocalProtocolError: a counter would go back.
         """
+        anew = fields.get("roster", 0) > self.state.roster
         for name, value in fields.items():
-            if value < getattr(self.state, name):
+            if value < getattr(self.state, name) and not (anew and name == "next_round"):
                 raise LocalProtocolError(f"{name} cannot go back from {getattr(self.state, name)} to {value}")
         state = replace(self.state, **fields)
         files.write(self._path, json.dumps(asdict(state)), mode=0o600)
         self.state = state
+
+    @property
+    def _sums(self) -> Path:
+        return self._path.with_name(SUMS)
+
+    def keep_sums(self, records: list[Record]) -> None:
+        """Make durable which members were in the last sums, before anything of them leaves; see `Continuity`."""
+        files.write(self._sums, json.dumps(records), mode=0o600)
+
+    def sums(self) -> list[Record]:
+        """What `keep_sums` has kept."""
+        try:
+            return [_record(*one) for one in json.loads(self._sums.read_text(encoding="utf-8"))]
+        except FileNotFoundError:
+            return []
+        except (ValueError, TypeError, RecursionError):
+            raise ConfigError(
+                f"{self._sums} is damaged, and sums with and without a member could come too close to each other; stay "
+                "away for the rounds that regroup_after names, and then remove it"
+            ) from None
 
     def _read(self) -> State:
         try:
@@ -89,6 +112,11 @@ def lock(folder: Path) -> int:
         os.close(held)
         raise ConfigError(f"another process runs the peer of {folder} at this moment; end it first") from None
     return held
+
+
+def _record(receiver: int, group: list[int], round_: int, members: list[int]) -> Record:
+    nodes = [tuple(NodeId(operator.index(node)) for node in some) for some in (group, members)]
+    return NodeId(operator.index(receiver)), nodes[0], RoundNo(operator.index(round_)), nodes[1]
 
 
 def _parse(text: str) -> State:

@@ -48,6 +48,7 @@ class Task:
         tensors: the sizes of the model's tensors, once there is one; each gets a scale of its own.
         reference: the model after the last round, or the first one; top-k ranks what changed since.
         memory: what was last sent, for top-k with memory. It never leaves the peer.
+        continuity: who was in the last sums of each group.
     """
 
     def __init__(self, config: PeerConfig, roster: Roster, purpose: Purpose, session: bytes | None) -> None:
@@ -58,7 +59,7 @@ class Task:
         self.reference: Vector | None = None
         self.memory: Vector | None = None
         self._warned = False
-        self._continuity = Continuity()
+        self.continuity = Continuity()
 
     def usable(self, roster: Roster) -> Cesar | SecureAggregation:
         """The method on this roster's graph; raises where they do not go together."""
@@ -75,6 +76,11 @@ class Task:
     def ranks(self) -> bool:
         """Whether the method compares the model with an earlier one."""
         return isinstance(sparsifier_of(self.method), TopK)
+
+    @property
+    def regroups(self) -> bool:
+        """Whether groups go on without a member, so that it must be known who was in which sum."""
+        return self.method.regroup_after is not None
 
     @property
     def remembers(self) -> bool:
@@ -139,7 +145,7 @@ class Task:
             keys=membership.keys(session),
             first_round=first_round,
             tensors=self.tensors,
-            continuity=self._continuity,
+            continuity=self.continuity,
             scale_bits=self._config.tables.rounds.scale_bits,
         )
         node.memory, self.made_for = self.memory, share

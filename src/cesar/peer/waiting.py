@@ -65,7 +65,10 @@ class Waiting:
 
     def note(self, outcome: AggregateReady, roster: Roster, mine: Sequence[Group]) -> None:
         """A round has ended: log what begins or ends with it, and keep it."""
-        before = {wait.group: wait for wait in self.groups if wait.group in mine}
+        # Under a newer roster rounds are counted anew, and so are those that a group has waited.
+        before = {
+            wait.group: wait for wait in self.groups if wait.group in mine and wait.since <= outcome.round_
+        }
         heard = set(outcome.contributors)
         now = tuple(
             Wait(

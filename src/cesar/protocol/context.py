@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -94,6 +95,16 @@ class Context:
 
     def refusal(self, sender: NodeId, reason: Reason, detail: str) -> RemoteProtocolError:
         return RemoteProtocolError(sender, reason, detail, self.attempt.round_)
+
+    @contextlib.contextmanager
+    def blaming(self, peer: NodeId) -> Iterator[None]:
+        """What fails in here is the doing of what this node said, though it passed for a frame."""
+        try:
+            yield
+        except RemoteProtocolError:
+            raise
+        except Exception as error:
+            raise RemoteProtocolError.fault(peer, error, self.attempt.round_) from error
 
     def check_scale(self, sender: NodeId, announced: tuple[int, ...]) -> None:
         """Refuse a neighbour whose values could be so large that the sum would mean nothing."""

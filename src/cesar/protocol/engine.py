@@ -10,11 +10,11 @@ from dataclasses import replace
 import numpy as np
 
 from cesar.crypto.keys import Keyring, RoundId
-from cesar.errors import CesarError, DataError, LocalProtocolError, RemoteProtocolError
+from cesar.errors import DataError, LocalProtocolError, RemoteProtocolError
 from cesar.indices import codecs
 from cesar.methods import DPSGD, Cesar, Method, SecureAggregation
 from cesar.protocol.context import Context
-from cesar.protocol.continuity import Continuity
+from cesar.protocol.continuity import Continuity, Record
 from cesar.protocol.events import AggregateReady, Contribution, Deadlines, Event, FrameRejected, Outbound
 from cesar.protocol.grouped import GroupedRound
 from cesar.protocol.inbox import Inbox
@@ -82,6 +82,7 @@ class Engine:
         self._continuity = continuity or Continuity()
         self._round: Round | None = None
         self._own: Contribution | None = None
+        self._number = RoundNo(first_round)
         self._events: deque[Event] = deque()
 
     def use_method(self, method: Method) -> None:
@@ -127,7 +128,7 @@ class Engine:
         started = self._make_round(attempt, hood, contribution, entropy, deadlines)
         self._inbox.largest_frame = self.largest_frame(hood)
         kept = self._inbox.open(round_)
-        self._round, self._own = started, contribution
+        self._round, self._own, self._number = started, contribution, round_
         for sender, payload in kept:
             try:
                 self.receive(sender, payload)
@@ -172,7 +173,7 @@ class Engine:
         if body is not None and self._round is not None:
             try:
                 self._round.handle(sender, header.kind, body)
-            except CesarError:
+            except RemoteProtocolError:
                 raise
             except Exception as error:
                 raise RemoteProtocolError.fault(sender, error, header.attempt.round_) from error
@@ -180,9 +181,26 @@ class Engine:
         return late
 
     def outbound(self) -> Iterator[Outbound]:
-        """Frames to send. Each is made when it is pulled, so that only one is in memory at a time."""
-        while self._round is not None and (out := self._round.outbox.pull()) is not None:
+        """Frames to send. Each is made when it is pulled, so that only one is in memory at a time.
+
+        One that cannot be made from what a neighbour said is left out, and an event names that neighbour.
+        """
+        while self._round is not None:
+            outbox = self._round.outbox
+            try:
+                out = outbox.pull()
+            except Exception as error:
+                if outbox.asked_by is None:
+                    raise
+                self._blame(outbox.asked_by, error)
+                continue
+            if out is None:
+                return
             yield out
+
+    def new_sums(self) -> list[Record] | None:
+        """What a driver makes durable before it sends the next frame, if that has changed; see `Continuity`."""
+        return self._continuity.changes()
 
     def next_event(self) -> Event | None:
         """What has happened, oldest first."""
@@ -206,24 +224,45 @@ class Engine:
 
     def tick(self, now: float) -> None:
         """Time has passed: end the phases that are over."""
-        if self._round is not None and self._inbox.running:
-            self._round.course.tick(now)
-            self._settle()
+        self._settle(now)
 
     def close(self) -> None:
         """Forget the round and everything secret in it."""
         self._inbox.finish()
         self._round = self._own = None
 
-    def _settle(self) -> None:
-        """Report what the last input has brought about."""
+    def _settle(self, now: float = -math.inf) -> None:
+        """Report what the last input, or the time, has brought about."""
         if self._round is None or not self._inbox.running:
             return
-        self._round.course.advance()
+        course = self._round.course
+        try:
+            course.tick(now)
+            course.advance()
+            outcome = self._checked(self._round.aggregate()) if course.finished else None
+        except Exception as error:  # noqa: BLE001  (whatever others have brought about must not end this node)
+            outcome = self._given_up(error)
         self._events.extend(FrameRejected(error=error) for error in self._round.rejected())
-        if self._round.course.finished:
-            self._events.append(self._checked(self._round.aggregate()))
+        if outcome is not None:
+            self._events.append(outcome)
             self._inbox.finish()
+
+    def _given_up(self, error: Exception) -> AggregateReady:
+        """The round ends with the own model, for what arrived cannot be used; whoever is known to have sent it is named."""
+        assert self._round is not None
+        assert self._own is not None
+        if isinstance(error, RemoteProtocolError):
+            self._blame(error.peer, error)
+        self._own.out[:] = self._own.vector
+        return AggregateReady(round_=self._number, vector=self._own.out, contributors=(), lost=0, fault=error)
+
+    def _blame(self, peer: NodeId, error: Exception) -> None:
+        """Name a neighbour whose words this node failed on."""
+        blamed = error
+        if not isinstance(blamed, RemoteProtocolError):
+            blamed = RemoteProtocolError.fault(peer, error, self._number)
+            blamed.__cause__ = error
+        self._events.append(FrameRejected(error=blamed))
 
     def _checked(self, outcome: AggregateReady) -> AggregateReady:
         """A result that can be used, or the own model: whoever takes part in a sum can make it as large as it likes."""

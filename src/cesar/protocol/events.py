@@ -70,6 +70,7 @@ class AggregateReady:
         silent: groups without a whole sum because of absence: (group, who had not announced itself). If nobody is named,
             somebody has come back and the group waits until `regroup_after` rounds have passed.
         overflowed: what arrived made the model infinite, so nothing of it was used and the own model was kept.
+        fault: what went wrong, if this node failed on what had arrived; then it kept its own model, too.
     """
 
     round_: RoundNo
@@ -78,11 +79,12 @@ class AggregateReady:
     lost: int
     silent: tuple[tuple[tuple[NodeId, ...], tuple[NodeId, ...]], ...] = ()
     overflowed: bool = False
+    fault: Exception | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameRejected:
-    """A frame that was kept for this round turned out to be bad when the round began."""
+    """A frame turned out to be bad after it was taken: when its round began, or when it was to be answered."""
 
     error: RemoteProtocolError
 

@@ -196,7 +196,7 @@ class GroupedRound:
                 self._sums.update(dict.fromkeys(members, sum_))
         for j in self._hood.view:
             if j in present:
-                self.outbox.add(partial(self._make_terms, j))
+                self.outbox.add(partial(self._make_terms, j), j)
 
     def _drawn_for(self, receiver: NodeId) -> Callable[[int], BitWords] | None:
         """Number of a group → its positions, where they follow from the receiver and the round."""
@@ -214,7 +214,8 @@ class GroupedRound:
         for node in members:
             indices = self._announced[node].indices
             assert indices is not None
-            words |= indices.words
+            with self._context.blaming(node):
+                words |= indices.words
         return words
 
     def _make_terms(self, j: NodeId) -> Outbound:
@@ -289,7 +290,7 @@ class GroupedRound:
         # From the next id on, and around: else all would send to the lowest first.
         for r in sorted(self._told, key=lambda r: (r < self._context.me, r)):
             if self._told[r] is not None:
-                self.outbox.add(partial(self._make_share, r))
+                self.outbox.add(partial(self._make_share, r), r)
 
     def _make_share(self, receiver: NodeId) -> Outbound | None:
         task = self._told[receiver]

@@ -161,12 +161,9 @@ class MaskedRound:
         items = []
         for i in self._relayed_to(j, self._context.me, self._members):
             known = self._announced[i]
-            items.append(
-                RelayItem(
-                    token=known.token,
-                    indices=write_set(_as_seen_by(known, self._announced[j]), self._method.index_code),
-                )
-            )
+            with self._context.blaming(i):
+                indices = write_set(_as_seen_by(known, self._announced[j]), self._method.index_code)
+            items.append(RelayItem(token=known.token, indices=indices))
         message = Relay(exponents=self._exponents, group=self._members, items=tuple(items))
         return Outbound(
             recipients=(j,), frame=message.encode(self._context.header(Kind.RELAY), self._hood.view)
@@ -333,7 +330,7 @@ class MaskedRound:
         self._receiver = Receiver(len(view), sets, self._method.masks, self._own.out)
         if self._method.has_terms:
             for j in present:
-                self.outbox.add(partial(self._make_relay, j))
+                self.outbox.add(partial(self._make_relay, j), j)
         held, self._held = self._held, {}
         for sender, body in sorted(held.items()):
             try:
@@ -349,7 +346,7 @@ class MaskedRound:
         ready = self._groups if self._method.has_terms else self._hood.view
         # From the next id on, and around: else all would send to the lowest first.
         for r in sorted(ready, key=lambda r: (r < self._context.me, r)):
-            self.outbox.add(partial(self._make_share, r))
+            self.outbox.add(partial(self._make_share, r), r)
 
     def _find_partners(self) -> None:
         """The nodes whose masks this node can make."""
@@ -362,9 +359,20 @@ class MaskedRound:
         for j, (token, words) in known.items():
             try:
                 self._context.keys.secret(j, token.ephemeral)
+                found = Partner.of(token, nothing if words is None else words, own)
             except DataError:  # a key that is none: there is no mask with this node
                 continue
-            self._partners[j] = Partner.of(token, nothing if words is None else words, own)
+            except Exception as error:  # noqa: BLE001  (nor with one of whom something was said that cannot be used)
+                self._rejected.append(
+                    RemoteProtocolError.fault(self._told_of(j), error, self._context.attempt.round_)
+                )
+                continue
+            self._partners[j] = found
+
+    def _told_of(self, j: NodeId) -> NodeId:
+        """Who said what this node knows of a partner: the partner itself, or the relay between them."""
+        relay = None if j in self._announced else self._hood.relay(j, self._context.me, self._context.attempt)
+        return j if relay is None else relay
 
     def aggregate(self) -> AggregateReady:
         """The average of what arrived, or the own model where nothing can be used."""

@@ -90,16 +90,22 @@ class Outbox:
     """Frames that are made when they are pulled, so that only one is in memory at a time."""
 
     def __init__(self) -> None:
-        self._makers: deque[Callable[[], Outbound | None]] = deque()
+        self._makers: deque[tuple[NodeId | None, Callable[[], Outbound | None]]] = deque()
+        self.asked_by: NodeId | None = None
 
-    def add(self, make: Callable[[], Outbound | None]) -> None:
-        """Queue a frame; `make` returns None if it turns out that nothing may be sent."""
-        self._makers.append(make)
+    def add(self, make: Callable[[], Outbound | None], asked_by: NodeId | None = None) -> None:
+        """Queue a frame; `make` returns None if it turns out that nothing may be sent.
+
+        Args:
+            asked_by: whose words the frame answers, if it rests on any.
+        """
+        self._makers.append((asked_by, make))
 
     def pull(self) -> Outbound | None:
-        """Make the next frame to send."""
+        """Make the next frame to send; if that fails, the frame is gone and `asked_by` says whom it was to answer."""
         while self._makers:
-            if (out := self._makers.popleft()()) is not None:
+            self.asked_by, make = self._makers.popleft()
+            if (out := make()) is not None:
                 return out
         return None
 

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from cesar.errors import RemoteProtocolError
+from cesar.errors import Reason, RemoteProtocolError
 from cesar.node import Node
 from cesar.protocol import AggregateReady, FrameRejected
 from cesar.types import Buffer, NodeId
@@ -136,8 +136,12 @@ class Wires:
 
     def _outcome(self, node: Node) -> AggregateReady:
         while isinstance(event := node.next_event(), FrameRejected):
+            if event.error.reason is Reason.FAULT:
+                raise event.error  # everybody is of our own making here
             self.rejected.append(event.error)
         assert event is not None, "every round ends"
+        if event.fault is not None:
+            raise event.fault
         return event
 
     def _carry(self) -> None:
