@@ -318,7 +318,9 @@ def connect(address: str | None = None, hosts: int | None = None) -> Iterator[Hi
     ours = not ray.is_initialized()
     if ours:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "120")  # its 30 s are short on a busy machine
+        os.environ.setdefault(
+            "RAY_gcs_server_port_wait_time_s", "120"
+        )  # its 30 s are short on a busy machine
         where: dict[str, Any] = {"address": address}
         if address is None:
             where = {"address": "local", "num_cpus": hosts or os.cpu_count(), "include_dashboard": False}
