@@ -52,6 +52,21 @@ def test_a_round_with_groups_is_timed_beside_one_without():
         read("bench", "bytes", "--masks", 2, "--group-size", 2)
 
 
+def test_whole_rounds_are_timed_in_turn_with_dpsgd_and_the_bare_loop():
+    small = ("--dataset", "digits", "--model", "digits-mlp", "--nodes", 6, "--degree", 4, "--rounds", 3)
+    result = read("bench", "overhead", *small, "--group-size", 2, "--sparsifier", "topk", "--share", 0.3)
+    assert result["ratio_to_dpsgd"] == result["method"]["round_seconds"] / result["dpsgd"]["round_seconds"]
+    assert result["ratio_to_bare"] == result["method"]["round_seconds"] / result["bare"]["round_seconds"]
+    for name in ("dpsgd", "bare"):
+        low, high = result[f"spread_to_{name}"]
+        assert 0 < low <= high
+    for part in ("training_seconds", "protocol_seconds"):
+        assert 0 < result["method"][part] < result["method"]["round_seconds"] * 2
+    assert result["bare"]["protocol_seconds"] == 0, "it does not average"
+    assert result["dpsgd_shared"] == pytest.approx(result["shared"], rel=0.1), "D-PSGD shares as much"
+    assert "ratio to dpsgd" in run("bench", "overhead", *small, "--rounds", 1).stdout
+
+
 def test_a_graph_that_falls_apart_is_drawn_again():
     """Random graphs of degree 2 are often several rings."""
     found = read(

@@ -7,7 +7,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
@@ -51,23 +51,11 @@ def bench_training(
     with ThreadPoolExecutor(workers) as pool:
         cohort = Cohort(data, module, parts, sgd, seeds=seeds, pool=pool)
         models = np.tile(flatten(module).numpy(), (len(parts), 1))
-        modules = [copy.deepcopy(module) for _ in parts]
-        batches = [Batches(rows, sgd.batch_size, seeds, node) for node, rows in enumerate(parts)]
-
-        def bare(number: int) -> None:
-            def train(node: int) -> None:
-                torch.set_num_threads(1)
-                optimiser = torch.optim.SGD(modules[node].parameters(), lr=sgd.learning_rate)
-                for step in range(number * sgd.steps, (number + 1) * sgd.steps):
-                    optimiser.zero_grad()
-                    batch = data.train.take(batches[node].at(step)).fields
-                    tasks.loss(data.task, modules[node], batch).backward()  # type: ignore[no-untyped-call]
-                    optimiser.step()
-
-            list(pool.map(train, range(len(parts))))
-
         times: dict[str, list[float]] = {"cohort": [], "bare": []}
-        jobs: dict[str, Callable[[int], None]] = {"cohort": partial(cohort.train, models), "bare": bare}
+        jobs: dict[str, Callable[[int], None]] = {
+            "cohort": partial(cohort.train, models),
+            "bare": bare_rounds(data, module, parts, sgd, seeds=seeds, pool=pool),
+        }
         for number in range(rounds + 1):
             progress(f"round {number} of {rounds}")
             for name, job in jobs.items():
@@ -82,3 +70,28 @@ def bench_training(
         bare_steps_per_second=rates["bare"],
         ratio=rates["cohort"] / rates["bare"],
     )
+
+
+def bare_rounds(
+    data: Dataset,
+    module: nn.Module,
+    parts: list[NDArray[np.int64]],
+    sgd: Sgd,
+    *,
+    seeds: SeedTree,
+    pool: Executor,
+) -> Callable[[int], None]:
+    """Number of a round → local training as people write it in PyTorch, with a module and an optimiser per node."""
+    modules = [copy.deepcopy(module) for _ in parts]
+    batches = [Batches(rows, sgd.batch_size, seeds, node) for node, rows in enumerate(parts)]
+
+    def train(number: int, node: int) -> None:
+        torch.set_num_threads(1)
+        optimiser = torch.optim.SGD(modules[node].parameters(), lr=sgd.learning_rate)
+        for step in range(number * sgd.steps, (number + 1) * sgd.steps):
+            optimiser.zero_grad()
+            batch = data.train.take(batches[node].at(step)).fields
+            tasks.loss(data.task, modules[node], batch).backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+
+    return lambda number: list(pool.map(partial(train, number), range(len(parts)))).clear()

@@ -186,13 +186,86 @@ def bench_bytes(
     console.print(f"share {result.shared:.4f}, ratio [bold]{result.ratio:.4f}[/] ({low:.4f} to {high:.4f})")
 
 
+DatasetName = Annotated[str, typer.Option(help="Whose samples to train on.")]
+ModelName = Annotated[str, typer.Option(help="Which model.")]
+Steps = Annotated[int, typer.Option(min=1, help="SGD steps per node and round.")]
+BatchSize = Annotated[int, typer.Option(min=1, help="Samples per step.")]
+
+
+@app.command("overhead")
+def bench_overhead(
+    dataset: DatasetName = "cifar10",
+    model: ModelName = "lenet",
+    nodes: Nodes = 48,
+    degree: Degree = 6,
+    method: MethodName = MethodName.CESAR,
+    sparsifier: SparsifierName = SparsifierName.RANDOM,
+    share: Share = 0.30,
+    masks: Masks = None,
+    group_size: GroupSize = None,
+    ring_bits: RingBits = 32,
+    steps: Steps = 6,
+    batch_size: BatchSize = 8,
+    rounds: Rounds = 9,
+    seed: Seed = 0,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Time whole rounds, training and protocol, against D-PSGD and against the bare PyTorch loop.
+
+    The three take turns in one process, so that noise hits all alike. D-PSGD has the same sparsifier and shares what the
+    method was measured to share. Ratios are of medians; the spread is from the lower to the upper quartile of the turns.
+    """
+    from cesar.bench.overhead import bench_overhead  # noqa: PLC0415
+    from cesar.learn import datasets, models, partition  # noqa: PLC0415
+    from cesar.learn.flat import Layout  # noqa: PLC0415
+    from cesar.learn.training import Sgd  # noqa: PLC0415
+    from cesar.sim.faults import Faults  # noqa: PLC0415
+    from cesar.sim.host import Setup  # noqa: PLC0415
+
+    data = datasets.load(dataset, data_dir)
+    module, graph = models.build(model, data, seed=seed), graphs.numbered(nodes, degree, seed)
+    settings = _Settings(
+        sparsifier=sparsifier,
+        share=share,
+        degree=degree,
+        size=Layout.of(module).size,
+        ring_bits=ring_bits,
+    )
+    chosen, _ = _with_neighbour(settings, method, masks, group_size)
+    setup = partial(
+        Setup,
+        data=data,
+        module=module,
+        parts=partition.iid(len(data.train), nodes, SeedTree(seed).generator("partition")),
+        sgd=Sgd(learning_rate=0.01, batch_size=batch_size, steps=steps),
+        graph=lambda _: graph,
+        dynamic=False,
+        faults=Faults(),
+        seed=seed,
+    )
+    with notices.status("starting") as status:
+        result = bench_overhead(
+            lambda used: setup(method=used), chosen, settings.dpsgd, rounds=rounds, progress=status.update
+        )
+    fields = asdict(result)
+    if not as_json:
+        for name in ("method", "dpsgd", "bare"):
+            fields |= {f"{name}: {part}": taken for part, taken in fields.pop(name).items() if taken}
+    show(f"{nodes} nodes, {model} on {dataset}", fields, as_json=as_json, words=_ratio_words)
+
+
+def _ratio_words(value: float | tuple[float, float]) -> str:
+    return " to ".join(f"{one:.3f}" for one in (value if isinstance(value, tuple) else (value,)))
+
+
 @app.command("training")
 def bench_training(
-    dataset: Annotated[str, typer.Option(help="Whose samples to train on.")] = "cifar10",
-    model: Annotated[str, typer.Option(help="Which model.")] = "lenet",
+    dataset: DatasetName = "cifar10",
+    model: ModelName = "lenet",
     nodes: Annotated[int, typer.Option(min=1, help="Number of nodes.")] = 48,
-    steps: Annotated[int, typer.Option(min=1, help="SGD steps per node and round.")] = 6,
-    batch_size: Annotated[int, typer.Option(min=1, help="Samples per step.")] = 8,
+    steps: Steps = 6,
+    batch_size: BatchSize = 8,
     rounds: Rounds = 5,
     data_dir: DataDir = None,
     as_json: AsJson = False,

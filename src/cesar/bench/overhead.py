@@ -1,0 +1,149 @@
+"""What security costs: whole rounds, training and protocol, in turn with D-PSGD and with the bare PyTorch loop."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from cesar.bench.floor import seconds
+from cesar.bench.training import bare_rounds
+from cesar.methods import Method
+from cesar.seeds import SeedTree
+from cesar.sim.host import Host, Setup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """Median seconds of a round of all nodes, and of its two parts; a part that is not there takes 0."""
+
+    round_seconds: float
+    training_seconds: float
+    protocol_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverheadBenchmark:
+    """What `cesar bench overhead` measured.
+
+    Attributes:
+        ratio_to_dpsgd: of the medians: a whole round of the method to one of D-PSGD.
+        spread_to_dpsgd: the lower and the upper quartile of the same ratio, turn by turn.
+        ratio_to_bare: to the bare loop, which trains and does not average.
+        spread_to_bare: its quartiles.
+        shared: β of the method as measured, which D-PSGD gets as its share.
+        dpsgd_shared: β of D-PSGD as measured.
+        method, dpsgd, bare: the seconds behind the ratios.
+    """
+
+    ratio_to_dpsgd: float
+    spread_to_dpsgd: tuple[float, float]
+    ratio_to_bare: float
+    spread_to_bare: tuple[float, float]
+    shared: float
+    dpsgd_shared: float
+    method: Timed
+    dpsgd: Timed
+    bare: Timed
+
+
+class _Runner:
+    """All nodes of one run, with the seconds of every round; the first one warms up and is not counted."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._host = Host(setup, range(len(setup.parts)))
+        self.training: list[float] = []
+        self.protocol: list[float] = []
+        self.shared = 0.0
+
+    def round(self, number: int) -> None:
+        begin = time.perf_counter()
+        self._host.train(number)
+        trained = time.perf_counter()
+        self.shared = self._host.average(number).shared
+        if number > 0:
+            self.training.append(trained - begin)
+            self.protocol.append(time.perf_counter() - trained)
+
+    def close(self) -> None:
+        self._host.close()
+
+    @property
+    def whole(self) -> list[float]:
+        return [one + other for one, other in zip(self.training, self.protocol, strict=True)]
+
+    @property
+    def timed(self) -> Timed:
+        return Timed(
+            round_seconds=statistics.median(self.whole),
+            training_seconds=statistics.median(self.training),
+            protocol_seconds=statistics.median(self.protocol),
+        )
+
+
+def bench_overhead(
+    setup: Callable[[Method], Setup],
+    method: Method,
+    baseline: Callable[[float], Method],
+    *,
+    rounds: int,
+    progress: Callable[[str], None] = lambda _: None,
+) -> OverheadBenchmark:
+    """Run whole rounds of the method, of the baseline and of the bare loop in turn, so that noise hits all alike.
+
+    Args:
+        setup: a run with this method; all that it says besides is the same for both.
+        baseline: D-PSGD that shares this much; it gets what the method shared in its first round.
+    """
+    ours_setup = setup(method)
+    ours = _Runner(ours_setup)
+    progress("one round to agree on keys and to compile")
+    ours.round(0)
+    theirs = _Runner(setup(baseline(ours.shared)))
+    theirs.round(0)
+    bare: list[float] = []
+    try:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            loop = bare_rounds(
+                ours_setup.data,
+                ours_setup.module,
+                ours_setup.parts,
+                ours_setup.sgd,
+                seeds=SeedTree(ours_setup.seed),
+                pool=pool,
+            )
+            loop(0)
+
+            def alone(number: int) -> None:
+                bare.append(seconds(lambda: loop(number)))
+
+            jobs = [ours.round, theirs.round, alone]
+            for number in range(1, rounds + 1):
+                progress(f"turn {number} of {rounds}")
+                for job in (*jobs[number % 3 :], *jobs[: number % 3]):  # nobody always follows the same one
+                    job(number)
+    finally:
+        ours.close()
+        theirs.close()
+    bare_seconds = statistics.median(bare)
+    return OverheadBenchmark(
+        ratio_to_dpsgd=ours.timed.round_seconds / theirs.timed.round_seconds,
+        spread_to_dpsgd=_quartiles(ours.whole, theirs.whole),
+        ratio_to_bare=ours.timed.round_seconds / bare_seconds,
+        spread_to_bare=_quartiles(ours.whole, bare),
+        shared=ours.shared,
+        dpsgd_shared=theirs.shared,
+        method=ours.timed,
+        dpsgd=theirs.timed,
+        bare=Timed(round_seconds=bare_seconds, training_seconds=bare_seconds, protocol_seconds=0.0),
+    )
+
+
+def _quartiles(ours: list[float], others: list[float]) -> tuple[float, float]:
+    low, high = np.quantile(np.array(ours) / np.array(others), (0.25, 0.75))
+    return float(low), float(high)
