@@ -54,6 +54,9 @@ vectors: .venv/stamp  ## Write the test vectors anew (with code that does not im
 
 pictures: .venv/stamp  ## Draw the pictures of the documentation anew
 	$(BIN)/python tools/pictures/architecture.py
+	$(BIN)/python tools/pictures/who_sees_what.py
+	$(BIN)/python tools/pictures/live_table.py
+	$(BIN)/python tools/pictures/accuracy_bytes.py
 
 clean:  ## Remove what was made
 	rm -rf .venv build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

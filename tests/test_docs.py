@@ -1,4 +1,4 @@
-"""Every Python block of the documents runs as it stands."""
+"""Every Python block of the documents runs as it stands, and prints what it says that it prints."""
 
 import importlib.util
 import re
@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+import cesar
+
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PROMISE = re.compile(r"^ *print\(.*\)  # → (.*)$", re.MULTILINE)
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -22,6 +25,29 @@ def test_python_blocks_run(path, capsys):
     names: dict[str, object] = {}
     for block in blocks(path):
         exec(compile(block, path.name, "exec"), names)
+        printed = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+        promised = PROMISE.findall(block)
+        assert [line for line in promised if plain(line) not in map(plain, printed)] == []
+
+
+def plain(line):
+    """How numpy pads numbers to one width does not matter."""
+    return line.replace("[ ", "[").replace(" ]", "]")
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_no_page_shows_how_it_is_tested(path):
+    if path.name != "threat-model.md":  # shows an attack, and that it succeeds
+        assert not [block for block in blocks(path) if re.search(r"import inspect|^\s*assert ", block, re.MULTILINE)]
+
+
+def test_every_public_name_is_in_the_reference():
+    page = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+    documented = re.findall(r"^::: (\S+)$", page, re.MULTILINE)
+    for name in set(cesar.__all__) - {"__version__", "Method"}:
+        thing = getattr(cesar, name)
+        home = thing.__name__ if name == "theory" else thing.__module__
+        assert {home, f"{home}.{name}"} & {*documented}, f"{name} is not in docs/reference.md"
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))

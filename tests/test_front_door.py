@@ -1,0 +1,116 @@
+"""What a newcomer meets first: the README, its pictures, and the page for when things go wrong."""
+
+import ast
+import csv
+import importlib.util
+import re
+import sys
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+import cesar
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+TROUBLES = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
+MESSAGES = re.findall(r"^\| (`[^|]*) \|", TROUBLES, re.MULTILINE)
+
+
+def tool(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / "pictures" / f"{name}.py")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look themselves up
+    spec.loader.exec_module(module)
+    return module
+
+
+def literals(tree):
+    """Every text that the code can print, with a mark for each part that is filled in."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(part.value if isinstance(part, ast.Constant) else "\0" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield re.sub(r"%(\.\d+)?[sdrf]", "\0", node.value)
+
+
+@cache
+def printed():
+    files = sorted((ROOT / "src").rglob("*.py"))
+    return [text for file in files for text in literals(ast.parse(file.read_text(encoding="utf-8")))]
+
+
+def is_printed(message):
+    """Whether the parts between the dots stand in one text of the code, in this order and with a gap between them."""
+    pattern = re.compile("\0.*?".join(map(re.escape, message.removesuffix("…").split("…"))), re.DOTALL)
+    return any(pattern.search(text) for text in printed())
+
+
+def test_the_readme_is_short_and_has_both_pictures():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) < 130
+    assert re.findall(r"!\[.+?\]\((.+?)\)", text)[:2] == ["docs/who-sees-what.svg", "docs/network-up.svg"]
+    assert "laboratory" not in text
+
+
+def test_every_message_of_the_page_is_one_that_the_code_prints():
+    said = [message for row in MESSAGES for message in re.findall(r"`([^`]+)`", row)]
+    assert len(said) > 40
+    assert [message for message in said if not is_printed(message)] == []
+
+
+def test_a_message_that_nobody_prints_is_noticed():
+    assert is_printed("this command needs …: pip install 'cesar-learning[…]'")
+    assert not is_printed("this command wants …: pip install 'cesar-learning[…]'")
+    assert not is_printed("pip install …: this command needs")
+
+
+def test_the_citation_is_that_of_this_version():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == cesar.__version__
+    assert citation["license"] == "MIT"
+    assert len(citation["references"][0]["authors"]) == 5
+
+
+def test_the_words_in_the_picture_add_up_to_the_sum_in_it():
+    """The three rows of noise are a real share each: modulo 2^32 their sum is that of the three rows of values."""
+    picture = (DOCS / "who-sees-what.svg").read_text(encoding="utf-8").replace("−", "-")
+    rows = re.findall(r'class="(ink|sum|noise) mono">([^<]+)<', picture)
+    values = np.array([[float(v) for v in text.split()] for kind, text in rows if kind == "ink"])
+    words = np.array([[int(w, 16) for w in text.split()] for kind, text in rows if kind == "noise"])
+    (sums,) = ([float(v) for v in text.split()] for kind, text in rows if kind == "sum")
+    assert values.shape == words.shape == (3, 3)
+    assert values.sum(axis=0) == pytest.approx(sums, abs=2e-4)  # four digits of each are shown
+    total = words.sum(axis=0).astype(np.uint32).view(np.int32)
+    scale = total / np.array(sums)
+    assert scale == pytest.approx(np.full(3, 2.0 ** round(np.log2(scale.mean()))), rel=1e-3)
+    assert np.unique(words).size == 9
+
+
+def test_the_picture_of_a_round_is_drawn_from_a_round():
+    drawn = tool("who_sees_what").one_round()
+    assert drawn.words.shape == (3, 3)
+    assert drawn.sums == pytest.approx(drawn.values.sum(axis=0, dtype=np.float64), abs=1e-5)
+
+
+def test_the_table_in_the_picture_is_one_of_peers_at_work():
+    picture = (DOCS / "network-up.svg").read_text(encoding="utf-8")
+    assert len(re.findall(r"runs", picture)) == 8
+    assert "font-face" not in picture  # nothing is fetched from elsewhere
+
+
+def test_accuracy_against_bytes_is_drawn_from_files(tmp_path):
+    plot = tool("accuracy_bytes")
+    points = [
+        plot.Point("plain", "no", 200.0, 45.0, 0.5, 3),
+        plot.Point("masked & sparse", "yes", 12.5, 44.0, None, 1),
+    ]
+    plot.write(tmp_path / "shards.csv", points)
+    with (tmp_path / "shards.csv").open(encoding="utf-8") as file:
+        assert [row["method"] for row in csv.DictReader(file)] == ["plain", "masked & sparse"]
+    assert plot.read(tmp_path / "shards.csv") == points
+    picture = plot.draw({"shards": points, "iid": points})
+    assert picture.count("masked &amp; sparse") == 2
+    assert picture.count("<circle") == 2 * 2 + 2  # the points, and the legend
