@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+import urllib.request
 from pathlib import Path
 
 import networkx as nx
@@ -23,8 +24,13 @@ def log_of(net: Path, node: int) -> str:
 
 def test_up_trains_all_peers_as_the_simulator_does(tmp_path):
     net, _ = make(tmp_path / "net")
-    with started("network", "up", net, "--rounds", 8, "--settle", 3, "--json", cwd=tmp_path) as process:
+    command = ("network", "up", net, "--rounds", 8, "--settle", 3, "--web", "--json")
+    with started(*command, cwd=tmp_path) as process:
+        url = process.stderr.readline().split("Live at ")[1].strip()
+        pictures = [picture(url)]
+        wait_until(lambda: pictures.append(picture(url)) or pictures[-1] == [("done", 11)] * 4, PATIENCE)
         out, log = process.communicate(timeout=PATIENCE)
+    assert pictures[0] == [("starting", None)] * 4
     assert process.returncode == 0, log
     outcome = json.loads(out)
     assert [peer["node"] for peer in outcome["peers"]] == [0, 1, 2, 3]
@@ -32,6 +38,12 @@ def test_up_trains_all_peers_as_the_simulator_does(tmp_path):
     assert abs(outcome["difference"]) < 0.1
     assert outcome["killed"] == []
     LocalNetwork(net)  # all ports are free again
+
+
+def picture(url: str) -> list[tuple[str, int | None]]:
+    """What the live page shows of each peer: its state and its round."""
+    with urllib.request.urlopen(f"{url}board.json", timeout=30) as answer:
+        return [(peer["state"], peer.get("round")) for peer in json.load(answer)["peers"]]
 
 
 def test_up_says_what_stands_in_the_way(tmp_path):

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from cesar import graphs
-from cesar.cli import up
+from cesar.cli import up, watch
 from cesar.cli.options import AsJson, Net
 from cesar.cli.output import console
 from cesar.errors import ConfigError
@@ -366,3 +366,4 @@ def _show_signed(changed: folder.Network, node: int) -> None:
 
 
 app.command("up")(up.command)
+app.command("watch")(watch.command)

@@ -34,3 +34,6 @@ Settle = Annotated[
         "--settle", min=0, help="Rounds of averaging without training at the end; the same at all peers."
     ),
 ]
+WebPort = Annotated[
+    int, typer.Option(min=0, max=65535, help="Of the live page on 127.0.0.1; 0 takes one that is free.")
+]

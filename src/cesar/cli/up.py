@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,13 +12,14 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from cesar.cli.options import AsJson, Net, Settle
+from cesar.cli.options import AsJson, Net, Settle, WebPort
 from cesar.cli.output import notices
 from cesar.cli.process import need, terminated
 from cesar.errors import CesarError, ConfigError
 from cesar.methods import SETTLE_ROUNDS
 
 if TYPE_CHECKING:
+    from cesar.peer.board import Board
     from cesar.peer.local import LocalNetwork, Process
 
 TRAINER, RESULT = "cesar.experiment.peers:train", "result.json"
@@ -32,6 +34,8 @@ def command(
     learning_rate: Annotated[float, typer.Option(help="Of SGD.")] = 0.1,
     batch_size: Annotated[int, typer.Option(min=1, help="Samples per step.")] = 8,
     seed: Annotated[int, typer.Option(help="Of partition, first model and batches.")] = 1,
+    web: Annotated[bool, typer.Option("--web", help="Show it live on a page for this machine, too.")] = False,
+    web_port: WebPort = 0,
     as_json: AsJson = False,
 ) -> None:
     """Try a network out: all its peers as processes of this machine, and the same training in the simulator."""
@@ -44,33 +48,67 @@ def command(
         raise ConfigError(
             f"{dataset}: networks are tried out with digits; train on other data with `cesar peer run --train`"
         )
-    with terminated(), LocalNetwork(net) as local:
-        folders = [peer.config.folder for peer in local.peers]
-        first = max(StateFile(folder / FILE).state.next_round for folder in folders)
-        settings = {
-            "rounds": rounds,
-            "settle": settle,
-            "learning_rate": learning_rate,
-            "batch_size": batch_size,
-            "seed": seed,
-        }
-        given = [f"--set={name}={value}" for name, value in {**settings, "first": first}.items()]
-        for folder in folders:
-            (folder / RESULT).unlink(missing_ok=True)
-        local.start(["--train", TRAINER, *given])
-        try:
-            with Live(console=notices, auto_refresh=False, transient=as_json) as live:
-                while local.look():
-                    live.update(_table(local), refresh=True)
-                    time.sleep(_LOOK_SECONDS)
-                live.update(_table(local), refresh=True)
-            if not notices.is_terminal:
-                notices.print()  # in a file, the table ends without a line break
-        except KeyboardInterrupt:
-            local.stop()
-            notices.print("Stopped; all peers have ended.")
-            raise typer.Exit(130) from None
-    _compare(local, settings, as_json=as_json)
+    settings = {
+        "rounds": rounds,
+        "settle": settle,
+        "learning_rate": learning_rate,
+        "batch_size": batch_size,
+        "seed": seed,
+    }
+    with contextlib.ExitStack() as pages:
+        with terminated(), LocalNetwork(net) as local:
+            folders = [peer.config.folder for peer in local.peers]
+            board = _serve(local, web_port, pages) if web else None
+            first = max(StateFile(folder / FILE).state.next_round for folder in folders)
+            given = [f"--set={name}={value}" for name, value in {**settings, "first": first}.items()]
+            for folder in folders:
+                (folder / RESULT).unlink(missing_ok=True)
+            local.start(["--train", TRAINER, *given])
+            try:
+                _follow(local, board, transient=as_json)
+            except KeyboardInterrupt:
+                local.stop()
+                notices.print("Stopped; all peers have ended.")
+                raise typer.Exit(130) from None
+        _compare(local, settings, as_json=as_json)
+
+
+def _serve(local: LocalNetwork, port: int, pages: contextlib.ExitStack) -> Board:
+    """Open the live page; it is there until the simulator, too, is done."""
+    from cesar.peer.board import Board  # noqa: PLC0415
+    from cesar.peer.watch import LivePage  # noqa: PLC0415
+
+    board = Board([str(peer.config.folder) for peer in local.peers])
+    page = pages.enter_context(LivePage(board, port))
+    notices.print(f"Live at {page.url}", soft_wrap=True)
+    return board
+
+
+def _follow(local: LocalNetwork, board: Board | None, *, transient: bool) -> None:
+    """Show how everybody is doing, until nobody runs any more."""
+    with Live(console=notices, auto_refresh=False, transient=transient) as live:
+        runs = True
+        while runs:
+            runs = local.look()
+            live.update(_table(local), refresh=True)
+            if board is not None:
+                _tell(local, board)
+            if runs:
+                time.sleep(_LOOK_SECONDS)
+    if not notices.is_terminal:
+        notices.print()  # in a file, the table ends without a line break
+
+
+def _tell(local: LocalNetwork, board: Board) -> None:
+    for peer in local.peers:
+        where, outcome, seen = str(peer.config.folder), _result(peer), peer.seen
+        if outcome and seen:
+            last = {name: outcome.get(name, value) for name, value in seen["figures"].items()}
+            sent = {"all": outcome["bytes"]}
+            seen = {**seen, "round": outcome["round"], "figures": last, "bytes": sent}
+        if seen:
+            board.hear(where, seen, peer.heard)
+        board.end(where, "" if peer.state in {"starts", "runs"} else peer.state)
 
 
 def _table(local: LocalNetwork) -> Table:

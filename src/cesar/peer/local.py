@@ -35,6 +35,7 @@ class Process:
     config: PeerConfig
     running: subprocess.Popen[bytes] | None = None
     seen: dict[str, Any] = field(default_factory=dict)
+    heard: float = 0.0  # when that was, by the monotonic clock
 
     @property
     def id(self) -> NodeId:
@@ -58,7 +59,7 @@ class Process:
             contextlib.closing(HTTPConnection(address, timeout=1)) as page,
         ):
             page.request("GET", "/status.json")
-            self.seen = json.load(page.getresponse())
+            self.seen, self.heard = json.load(page.getresponse()), time.monotonic()
 
     def tail(self) -> str:
         """The end of its log."""
