@@ -38,7 +38,9 @@ def plain(line):
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
 def test_no_page_shows_how_it_is_tested(path):
     if path.name != "threat-model.md":  # shows an attack, and that it succeeds
-        assert not [block for block in blocks(path) if re.search(r"import inspect|^\s*assert ", block, re.MULTILINE)]
+        assert not [
+            block for block in blocks(path) if re.search(r"import inspect|^\s*assert ", block, re.MULTILINE)
+        ]
 
 
 def test_every_public_name_is_in_the_reference():

@@ -64,7 +64,7 @@ def _opened(
     for i in (node for node in members if node not in keys):
         total += ring.unpack(seen.shares[i].values, grid.bits, count).astype(np.int64) << (64 - grid.bits)
         for a in (node for node in members if node in keys):
-            total -= own_mask(seen, keys, a, i, context, positions, np.uint64)
+            total -= own_mask(seen, keys, a, i, context, positions, wide=True)
     return bits.to_bools(positions, size), np.ldexp(total / grid.scales[0], grid.bits - 64)
 
 

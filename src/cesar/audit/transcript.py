@@ -208,9 +208,13 @@ def own_mask(
     node: NodeId,
     terms: bytes,
     positions: BitWords,
-    kind: type[np.uint32 | np.uint64] = np.uint32,
+    *,
+    wide: bool = False,
 ) -> NDArray[np.int64]:
-    """The mask that a colluder knows of a share that a node sent to the owner of the transcript, as it went into it."""
+    """The mask that a colluder knows of a share that a node sent to the owner of the transcript, as it went into it.
+
+    Masks of fixed groups are `wide`: 64-bit words.
+    """
     assert seen.attempt is not None
     theirs = seen.announced[node].token
     key = mask_key(
@@ -222,7 +226,8 @@ def own_mask(
         terms=terms,
         common=digest_positions(positions),
     )
-    stream = np.empty(bits.count(positions), dtype=kind)
+    count = bits.count(positions)
+    stream = np.empty(count, dtype=np.uint64) if wide else np.empty(count, dtype=np.uint32)
     Keystream(key.key).fill(stream)
     mask = stream.astype(np.int64)
     return mask if node < colluder else -mask  # the lower id added it
