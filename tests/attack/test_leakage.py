@@ -1,5 +1,6 @@
 """Sums of many rounds: the solver against lstsq and exact arithmetic, the view against real frames."""
 
+import contextlib
 from fractions import Fraction
 
 import numpy as np
@@ -17,6 +18,7 @@ from cesar.audit.transcript import Recorder, exchange_of
 from cesar.experiment import config, run
 from cesar.experiment.recording import RecordedRound
 from cesar.sparsify import read_set
+from cesar.wire import PlainShare, read_header
 
 SETS = st.tuples(st.integers(1, 8), st.integers(1, 5)).flatmap(
     lambda shape: arrays.arrays(np.bool_, shape, elements=st.booleans())
@@ -250,6 +252,45 @@ def test_the_view_is_what_the_frames_give_and_no_more(name, point):
             assert neighbours == view.members
     assert held > 0
     assert crashed > 3 or point is None
+
+
+CLEAR = {
+    "everything": {},
+    "random": {"sparsifier": "random", "share": 0.4},
+    "topk": {"sparsifier": "topk", "share": 0.4},
+    "noise": {"noise": 0.5, "gossip_steps": 2},
+}
+
+
+@pytest.mark.parametrize("name, point", [*((name, None) for name in CLEAR), ("topk", "during_share")])
+def test_the_view_of_models_in_the_clear_is_what_the_frames_hold(name, point):
+    """Every neighbour alone, at the positions that its frame of the first gossip step names, with noise if it adds any."""
+    method = {"name": "dpsgd", **CLEAR[name]}
+    experiment = tables(point, **method)
+    graph = run.graph_of(experiment, SEED)(0)
+    made = run.build_method(experiment, experiment.method[0], SEED, size=SIZE, measured=0.4)
+    models = np.random.default_rng(3).standard_normal((len(graph), SIZE), dtype=np.float32)
+    crashes = run.faults_of(experiment).draw(SEED, 0, len(graph))
+    frames = {}
+    with contextlib.closing(cesar.Ensemble(graph, made, SIZE, seed=SEED)) as ensemble:
+        result = ensemble.round(
+            models, crashes=crashes, watch=lambda i, r, frame: frames.setdefault((i, r), bytes(frame.payload))
+        )
+    recorded = RecordedRound(number=1, models=result.entered, selected=result.selected, graph=graph)
+    scene = scene_of(experiment, experiment.method[0], SEED, recorded)
+    np.testing.assert_allclose(scene.true, models, atol=1e-6)
+    for receiver in graph:
+        view = view_of([scene], receiver)
+        came = [i for i in sorted(graph[receiver]) if (i, receiver) in frames]
+        assert len(view.sent) == len(came)
+        assert view.own.tolist() == scene.true[[receiver]].tolist()
+        for i, sent, values in zip(came, view.sent, view.sums, strict=True):
+            share = PlainShare.decode(read_header(frames[i, receiver])[1])
+            words = read_set(made.sparsifier, share.indices, SIZE) if made.sparsifier else None
+            there = np.ones(SIZE, dtype=bool) if words is None else as_bools(words)
+            assert sent.any(axis=1).tolist() == [member == i for member in view.members]
+            assert (sent.any(axis=0) == there).all()
+            np.testing.assert_array_equal(values[there], np.frombuffer(share.values.tobytes(), dtype="<f4"))
 
 
 def from_frames(seen, recorded, method):

@@ -40,7 +40,7 @@ LEAKAGE = """## Leakage over rounds
 A curious node keeps the sums of many rounds of its own, and who was in them. Where sets change from round to round,
 these are different equations about nearly the same models, and it solves them by least squares. It uses nothing
 but its own models, the announced sets and its sums; the truth is used to judge the outcome, and to pick the strongest
-of four estimators. With fixed groups (`groups2`: of two or more) it has a sum for every complete group.
+of five estimators. With fixed groups (`groups2`: of two or more) it has a sum for every complete group.
 
 - *identified*: at this fraction of the positions, the sets would determine a neighbour's value exactly if models
   stood still.

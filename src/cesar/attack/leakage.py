@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cesar.attack.membership import Judge, mean_and_error
-from cesar.attack.view import Scene, View, check_masked, scene_of, view_of
+from cesar.attack.view import Scene, View, check_recorded, scene_of, view_of
 from cesar.errors import ConfigError, DataError
 from cesar.experiment import recording, run
 from cesar.experiment.config import Experiment
@@ -63,6 +63,7 @@ ESTIMATORS = (
     Estimator(name="fixed distance to own model", reference="own"),
     Estimator(name="fading distance to own model", reference="own", ridge=1.0, fade=0.9),
     Estimator(name="fixed distance to average", reference="average", ridge=0.3),
+    Estimator(name="the latest of each", reference="own", fade=0.05),
 )
 
 
@@ -182,7 +183,7 @@ def leakage(
     seed: int = 1,
     data_dir: Path | None = None,
 ) -> list[LeakageResult]:
-    """Attack every masked method of an experiment from the sums of its last recorded rounds.
+    """Attack every method of an experiment with what a neighbour holds after its last recorded rounds.
 
     Args:
         window: how many of the last recorded rounds to use.
@@ -190,18 +191,17 @@ def leakage(
         samples: of the membership attack, which each receiver directs at one random neighbour.
 
     Raises:
-        ConfigError: no method is masked, or the sums of one cannot be told from the recording.
-        DataError: fewer than two rounds were recorded.
+        ConfigError: what a neighbour holds cannot be told from the recording.
+        DataError: fewer rounds were recorded.
     """
     experiment = run.read(directory)
-    masked = [method for method in experiment.method if method.name != "dpsgd"]
-    for method in masked or experiment.method:
-        check_masked(experiment, method)
-    if window < 2:
-        raise ConfigError(f"window is {window}, but at least two rounds are needed to combine any")
+    for method in experiment.method:
+        check_recorded(experiment, method)
+    if window < 1:
+        raise ConfigError(f"window is {window}, but there must be at least one round")
     runs = run.runs_of(experiment, directory)
     for one in runs:
-        if one.method in masked and len(recording.numbers(one.folder)) < 2:
+        if len(recording.numbers(one.folder)) < min(window, 2):
             raise DataError(f"{one.folder} has one recorded round; run with [recording] last = {window}")
     data = run.load_data(experiment, data_dir)
     return [
@@ -211,7 +211,7 @@ def leakage(
             data,
             (window, receivers, samples, seed),
         )
-        for method in masked
+        for method in experiment.method
     ]
 
 
@@ -244,7 +244,7 @@ def _attack(
         draw = SeedTree(seed).generator("receivers", one.seed)
         for receiver in draw.permutation(len(rounds[0].recorded.models))[:receivers].tolist():
             trials.append(_try(rounds, receiver, draw))
-            targets.append((judge, rounds[-1].recorded.models[trials[-1].victim]))
+            targets.append((judge, rounds[-1].true[trials[-1].victim]))
     apart, mean = (sum(getattr(trial, name) for trial in trials) for name in ("apart", "mean"))
     best, best_mean = int(np.argmin(apart)), int(np.argmin(mean))
     areas = np.array(
@@ -273,7 +273,7 @@ def _attack(
 
 def _try(rounds: Sequence[Scene], receiver: int, draw: np.random.Generator) -> _Trial:
     view = view_of(rounds, receiver)
-    true = rounds[-1].recorded.models[view.members].astype(np.float64)
+    true = rounds[-1].true[view.members].astype(np.float64)
     chosen = int(draw.integers(len(view.members)))
     found = [separate(view, estimator) for estimator in ESTIMATORS]
     return _Trial(

@@ -1,4 +1,4 @@
-"""What one node sees of its neighbours: who sent which positions, and under masks only the sums.
+"""What one node sees of its neighbours: their values in the clear, or under masks sums of them.
 
 A recording holds models, selections and the graph. What else decides who saw what follows from the experiment and the
 run's seed, by the simulator's own code: the method, positions that are drawn for fixed groups, and who crashed.
@@ -21,6 +21,7 @@ from cesar.experiment.recording import RecordedRound
 from cesar.methods import DPSGD, Cesar, SecureAggregation, settling
 from cesar.seeds import SeedTree
 from cesar.settings import MethodSection
+from cesar.sim.ensemble import noise_of
 from cesar.sim.faults import Departure, kinds_that_leave
 from cesar.sim.secrets import Secrets
 from cesar.sparsify import CoordinatedSubsampling, RandomSubsampling
@@ -36,12 +37,14 @@ class Scene:
     """A recorded round and how it was averaged.
 
     Attributes:
+        true: (n, d), the models without noise; what entered the averaging is in the recording.
         method: settled for the round's graph.
         attempt: the round's name, from which positions for groups are drawn.
         leaves: which frames left their senders.
     """
 
     recorded: RecordedRound
+    true: NDArray[np.float32]
     method: Cesar | DPSGD
     attempt: RoundId
     leaves: Departure
@@ -57,8 +60,13 @@ def scene_of(experiment: Experiment, section: MethodSection, seed: int, recorded
         method = settling(method, experiment.settle_share, run.mean_degree(graph))
     settled = method.for_graph(graph)
     crashes = run.faults_of(experiment).draw(seed, round_, nodes)
+    true = recorded.models
+    if isinstance(settled, DPSGD) and settled.noise:
+        drawn = noise_of(SeedTree(seed), RoundNo(round_ * settled.gossip_steps), nodes, size)
+        true = true - np.float32(settled.noise) * np.stack(list(drawn))
     return Scene(
         recorded=recorded,
+        true=true,
         method=settled.as_cesar() if isinstance(settled, SecureAggregation) else settled,
         attempt=Secrets(seed).attempt(round_),
         leaves=kinds_that_leave(crashes, round_, neighbourhoods(graph), SeedTree(seed)),
@@ -68,16 +76,19 @@ def scene_of(experiment: Experiment, section: MethodSection, seed: int, recorded
 def sent_to(scene: Scene, receiver: int) -> tuple[list[int], Flags]:
     """The neighbours of a receiver, ascending, and where it has something of each, under masks in a sum: (neighbours, d)."""
     neighbours = sorted(scene.recorded.graph[receiver])
-    if isinstance(scene.method, DPSGD):
-        arrived = [scene.leaves(NodeId(i), NodeId(receiver), Kind.PLAIN_SHARE) for i in neighbours]
-        return neighbours, scene.recorded.selected[neighbours] & np.array(arrived)[:, None]
     held = [np.zeros((len(neighbours), scene.recorded.models.shape[1]), dtype=np.bool_)]
-    return neighbours, np.any(held + _sums(scene, scene.method, receiver), axis=0)
+    return neighbours, np.any(held + _sums(scene, receiver), axis=0)
 
 
-def _sums(scene: Scene, method: Cesar, receiver: int) -> list[Flags]:
-    """The sums that a receiver can unmask, each as (neighbours, d): whose values are in it."""
-    neighbours = sorted(scene.recorded.graph[receiver])
+def _sums(scene: Scene, receiver: int) -> list[Flags]:
+    """The sums that a receiver can read, each as (neighbours, d): whose values are in it. In the clear, of one each."""
+    neighbours, method = sorted(scene.recorded.graph[receiver]), scene.method
+    if isinstance(method, DPSGD):
+        return [
+            np.where(np.arange(len(neighbours))[:, None] == row, scene.recorded.selected[node], False)
+            for row, node in enumerate(neighbours)
+            if scene.leaves(NodeId(node), NodeId(receiver), Kind.PLAIN_SHARE)
+        ]
     if method.groups is not None:
         return _group_sums(scene, method, receiver, neighbours)
     chosen = scene.recorded.selected[neighbours]
@@ -120,7 +131,7 @@ def _takes_part(scene: Scene, member: NodeId, receiver: NodeId) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """What a receiver r holds after T rounds of masked averaging: its own models and E sums.
+    """What a receiver r holds after T rounds of averaging: its own models and E sums.
 
     Attributes:
         members: the k nodes that were its neighbours in some round.
@@ -147,9 +158,8 @@ def view_of(scenes: Sequence[Scene], receiver: int) -> View:
     members = sorted({j for scene in scenes for j in scene.recorded.graph[receiver]})
     held: list[tuple[int, list[int], Flags]] = []
     for t, scene in enumerate(scenes):
-        assert isinstance(scene.method, Cesar), "models in the clear are no sums"
         neighbours = sorted(scene.recorded.graph[receiver])
-        held += [(t, neighbours, flags) for flags in _sums(scene, scene.method, receiver)]
+        held += [(t, neighbours, flags) for flags in _sums(scene, receiver)]
     size = scenes[0].recorded.models.shape[1]
     sent = np.zeros((len(held), len(members), size), dtype=np.bool_)
     sums = np.zeros((len(held), size))
@@ -163,7 +173,7 @@ def view_of(scenes: Sequence[Scene], receiver: int) -> View:
         rounds=np.array([t for t, _, _ in held], dtype=np.int64),
         sent=sent,
         sums=sums,
-        own=np.stack([scene.recorded.models[receiver] for scene in scenes]).astype(np.float64),
+        own=np.stack([scene.true[receiver] for scene in scenes]).astype(np.float64),
     )
 
 
@@ -178,11 +188,9 @@ def _fixed_groups(scenes: Sequence[Scene], receiver: int, members: list[int]) ->
     return tuple(tuple(members.index(node) for node in group) for group in groups)
 
 
-def check_masked(experiment: Experiment, method: MethodSection) -> None:
+def check_recorded(experiment: Experiment, method: MethodSection) -> None:
     """Refuse runs whose sums cannot be told from a recording."""
-    if method.name == "dpsgd":
-        raise ConfigError(f"{method.title} sends models in the clear; there are no sums to solve")
-    if experiment.faults.crash_rate == 0:
+    if experiment.faults.crash_rate == 0 or method.name == "dpsgd":
         return
     if method.regroup_after is not None:
         raise ConfigError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -130,6 +130,12 @@ class RoundResult:
     def total_bytes(self) -> int:
         """Everything that everybody sent."""
         return int(sum(counts.sum() for counts in self.bytes.values()))
+
+
+def noise_of(seeds: SeedTree, round_: RoundNo, nodes: int, size: int) -> Iterator[NDArray[np.float32]]:
+    """The noise of one node after the other in a round of the engine, at σ = 1."""
+    draw = seeds.generator("noise", round_)
+    return (draw.standard_normal(size, dtype=np.float32) for _ in range(nodes))
 
 
 class Ensemble:
@@ -281,8 +287,8 @@ class Ensemble:
         """One stream for all nodes in their order: those of other places are drawn and dropped."""
         if not self._noise:
             return vectors
-        draw, here = self._seeds.generator("noise", round_), frozenset(self._here)
-        drawn = (draw.standard_normal(self._size, dtype=np.float32) for _ in range(max(here) + 1))
+        here = frozenset(self._here)
+        drawn = noise_of(self._seeds, round_, max(here) + 1, self._size)
         rows = [row for i, row in enumerate(drawn) if i in here]
         return vectors + np.float32(self._noise) * np.stack(rows)
 
