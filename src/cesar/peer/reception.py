@@ -127,6 +127,8 @@ class Reception:
 
     def roster_from(self, peer: NodeId, data: bytes) -> None:
         self._membership.offer(data, f"node {peer}")
+        if self._membership.over:
+            raise Refusal(f"this peer has ended: {self._membership.over}")
 
     async def largest_frame(self) -> int:
         """Waits for the first model, which tells its size."""
