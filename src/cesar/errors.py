@@ -4,6 +4,7 @@
     ├── ConfigError             a setting is impossible; nothing was sent          (also a ValueError)
     ├── DataError               a vector or a file cannot be used as it is         (also a ValueError)
     ├── EncodingError           bytes that are not what they claim to be           (also a ValueError)
+    ├── MembershipError         this peer has no place in its network any more, or its papers have run out
     ├── PrivacyError            going on would leak: always fail closed
     └── ProtocolError
         ├── LocalProtocolError  our own caller used the engine wrongly
@@ -25,6 +26,10 @@ class CesarError(Exception):
 
 class ConfigError(CesarError, ValueError):
     """A setting that cannot work, found before anything was sent."""
+
+
+class MembershipError(CesarError):
+    """This peer was removed or replaced, or its certificate or roster has ended: it must stop."""
 
 
 class DataError(CesarError, ValueError):

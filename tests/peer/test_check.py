@@ -105,7 +105,7 @@ def test_certificates_that_have_ended(tmp_path):
     net, _ = make(tmp_path / "net", days=10, age=40)
     (findings,) = run_checks(net, 0, wait=0.0).values()
     assert "ended on" in wrong(findings)["certificate"]
-    assert "renew" in wrong(findings)["node 1"]
+    assert "`cesar network extend`" in wrong(findings)["roster"]
 
 
 def test_certificates_that_end_soon_are_noted(tmp_path):

@@ -1,15 +1,16 @@
 """A newer roster is checked at once, used later, and durable before it is used; an older one never counts."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import networkx as nx
 import pytest
 
-from cesar.errors import ConfigError
+from cesar.errors import ConfigError, MembershipError
 from cesar.peer.chunks import Refusal
 from cesar.peer.identity import Identity
 from cesar.peer.membership import Membership
 from cesar.peer.roster import FILE, Roster
+from cesar.peer.runtime import AsyncPeer
 from cesar.peer.state import StateFile
 from support.lan import make_network
 
@@ -101,11 +102,46 @@ def test_a_damaged_file_in_the_folder_stops_nobody(network, caplog):
     assert "cannot be used" in caplog.text
 
 
-def test_whoever_is_not_in_it_goes_on_with_the_old_one(network, caplog):
-    member, _, _ = place(network)
-    member.offer(without(network, NODE).roster.raw, "node 2")
+def test_whoever_is_not_in_it_stops_and_stays_so(network, caplog):
+    member, folder, _ = place(network)
+    member.check()
+    newer = without(network, NODE).roster
+    (folder / FILE).write_bytes(network.roster.raw)
+    member.offer(newer.raw, "node 2")
     assert member.newer is None
-    assert "version 2 of the roster: node 1 is not in version 2" in caplog.text
+    assert "this peer stops: node 1 is not in version 2 of the roster: it was removed" in caplog.text
+    with pytest.raises(MembershipError, match="node 1 is not in version 2"):
+        member.check()
+    with pytest.raises(ConfigError, match="node 1 is not in version 2"):
+        place(network)
+    (folder / FILE).write_bytes(network.roster.raw)
+    with pytest.raises(ConfigError, match="older than version 2"):
+        AsyncPeer.load(folder)
+
+
+def test_ends_are_told_before_they_come(network, caplog):
+    member, _, _ = place(network)
+    now = datetime.now(UTC)
+    assert {what: round(days) for what, days in member.days_left(now).items()} == {
+        "certificate": 30,
+        "roster": 30,
+        "authority": 3650,
+    }
+    member.check(now - timedelta(days=5))
+    assert not caplog.records
+    for days in (1, 1.1, 2):
+        member.check(now + timedelta(days=days))
+    assert [record.message.split(" ends")[0] for record in caplog.records] == [
+        "the certificate",
+        "the roster",
+    ] * 2
+    with pytest.raises(MembershipError, match=r"the certificate has ended .* `cesar peer renew`"):
+        member.check(now + timedelta(days=31))
+    long = network.extend(now=now - timedelta(days=60), days=50)
+    member.offer(long.roster.raw, "the folder")
+    member.adopt()
+    with pytest.raises(MembershipError, match=r"the roster has ended .* `cesar network extend`"):
+        member.check(now)
 
 
 def test_the_roster_of_others_is_refused(network, tmp_path):

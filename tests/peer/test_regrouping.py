@@ -153,10 +153,10 @@ def test_the_draw_that_exposes_least_is_taken(network, tmp_path, monkeypatch):
     for neighbours in ((1, 5, 9), (0, 3, 6, 9), (2, 3, 4, 5, 6)):
         graph = nx.Graph(network.roster.graph)
         graph.add_edges_from((50, i) for i in neighbours)
-        many += len(regrouping.redraw(network.roster, graph, 3, 2)[1])
+        many += len(regrouping.redraw(network.roster, graph, 3, 2, {})[1])
         with monkeypatch.context() as alone:
             alone.setattr(regrouping, "TRIES", 1)
-            few += len(regrouping.redraw(network.roster, graph, 3, 2)[1])
+            few += len(regrouping.redraw(network.roster, graph, 3, 2, {})[1])
     assert many < few
 
 

@@ -188,6 +188,20 @@ def revoke(
     _show_leaks(after)
 
 
+@app.command("extend")
+def extend(
+    net: Net, days: Annotated[int, typer.Option(min=1, help="How long the new roster holds.")] = 365
+) -> None:
+    """Sign the roster anew, with a later end, and with the settings of network.toml if they were changed."""
+    changed = folder.Network.open(net).extend(now=_now(), days=days)
+    console.print(
+        f"Version {changed.roster.version} of the roster holds until {changed.roster.expires:%Y-%m-%d}. Give every site the "
+        f"new {escape(str(net / FILE))}.",
+        soft_wrap=True,
+    )
+    _show_leaks(changed)
+
+
 @app.command("show")
 def show(
     net: Annotated[Path, typer.Argument(metavar="NET", help="The network's folder, or a peer's.")],
@@ -225,11 +239,12 @@ def show(
             escape(member.address or "none: it only dials"),
             " ".join(map(str, row["dials"])),
             " ".join(map(str, row["dialled_by"])),
-            _expiry(member),
+            _end(member.expires, member.valid(_now())),
         )
     console.print(table)
     for node in roster.groups:
         console.print(escape(words.hears(roster, node)), soft_wrap=True, highlight=False)
+    console.print(f"This roster ends on {_end(roster.expires, roster.valid(_now()))}.", highlight=False)
     _show_trust(authority / keyfiles.CA_CERTIFICATE)
 
 
@@ -309,12 +324,10 @@ def _row(roster: Roster, member: Member) -> dict[str, Any]:
     }
 
 
-def _expiry(member: Member) -> str:
-    now = _now()
-    if not member.valid(now):
-        return f"[red]{member.expires:%Y-%m-%d}, not valid now[/]"
-    soon = member.expires - now < timedelta(days=30)
-    return f"[yellow]{member.expires:%Y-%m-%d}, soon[/]" if soon else f"{member.expires:%Y-%m-%d}"
+def _end(end: datetime, valid: bool) -> str:
+    if not valid:
+        return f"[red]{end:%Y-%m-%d}, not valid now[/]"
+    return f"[yellow]{end:%Y-%m-%d}, soon[/]" if end - _now() < timedelta(days=30) else f"{end:%Y-%m-%d}"
 
 
 def _show_trust(path: Path) -> None:

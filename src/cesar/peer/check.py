@@ -19,7 +19,7 @@ import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
@@ -34,6 +34,7 @@ from cesar.peer.identity import Identity
 from cesar.peer.keyfiles import AGREEMENT_KEY, CA_CERTIFICATE, TLS_KEY, read_private, read_public
 from cesar.peer.liveness import Neighbour
 from cesar.peer.member import Member
+from cesar.peer.membership import SOON
 from cesar.peer.messages import RELEASE
 from cesar.peer.roster import Roster
 from cesar.peer.runtime import AsyncPeer
@@ -43,7 +44,6 @@ from cesar.types import NodeId, Vector
 
 STATE = "check.json"
 SIZE = 1000
-SOON = timedelta(days=30)
 CLOCK_NOTED, CLOCK_WRONG = 10.0, 120.0
 EXACT = 2e-6
 """Largest error that fixed point and float32 can leave in a mean of numbers below 1."""
@@ -161,13 +161,19 @@ class Check:
         )
         self._say(True, "owners", words.owners(roster, config.tables.method.collusion or 1))
         self._dates(
-            "certificate", *_span(roster.members[peer.id]), "`cesar peer request`, then `cesar network renew`"
+            "roster", roster.issued, roster.expires, "`cesar network extend` by whoever runs the network"
+        )
+        self._dates(
+            "certificate", *_span(roster.members[peer.id]), "`cesar peer renew`, then `cesar network renew`"
         )
         authority = read_authority(read_public(folder / CA_CERTIFICATE))
         self._dates(
-            "authority", authority.not_valid_before_utc, authority.not_valid_after_utc, "a new network"
+            "authority",
+            authority.not_valid_before_utc,
+            authority.not_valid_after_utc,
+            "`cesar network reauthorise`",
         )
-        return peer
+        return None if any(finding.ok is False for finding in self.findings) else peer
 
     def _dates(self, item: str, starts: datetime, expires: datetime, remedy: str) -> None:
         now = datetime.now(UTC)

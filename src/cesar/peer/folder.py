@@ -35,6 +35,7 @@ from cesar.peer.identity import make_keys
 from cesar.peer.keyfiles import CA_CERTIFICATE, CERTIFICATE, read_public
 from cesar.peer.member import Member
 from cesar.peer.regrouping import Leak, first_draws, redraw
+from cesar.peer.roster import DAYS as ROSTER_DAYS
 from cesar.peer.roster import FILE, NETWORK_ID_BYTES, Roster, SettingValue
 from cesar.topology import Owners
 from cesar.types import NodeId
@@ -270,6 +271,12 @@ class Network:
         network.publish()
         return network
 
+    def extend(self, *, now: datetime, days: int) -> Network:
+        """Sign the same members and edges anew, for so many days and with the settings of now."""
+        network = self._sign(self.roster.members.values(), self.roster.graph, now, days)
+        network.publish()
+        return network
+
     def _connect(self, graph: nx.Graph, edges: Iterable[Edge]) -> list[Edge]:
         """Add edges between nodes of the graph, and say which were new."""
         added = []
@@ -292,7 +299,9 @@ class Network:
         network.publish()
         return network
 
-    def _sign(self, members: Iterable[Member], graph: nx.Graph, now: datetime) -> Network:
+    def _sign(
+        self, members: Iterable[Member], graph: nx.Graph, now: datetime, days: int = ROSTER_DAYS
+    ) -> Network:
         """The next version.
 
         Raises:
@@ -315,6 +324,7 @@ class Network:
             network_id=old.network_id,
             version=old.version + 1,
             now=now,
+            days=days,
             settings=settings,
             draws=draws,
         )

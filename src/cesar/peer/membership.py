@@ -2,7 +2,8 @@
 
 A newer roster may come from a neighbour or lie in the folder. It is checked at once, and used from the next round on:
 first it is durable, then it counts. A peer never goes back to an older one. Rounds are counted anew under each roster, so
-signing another one is the way back for a network whose numbers somebody has driven up.
+signing another one is the way back for a network whose numbers somebody has driven up. One in which it has no place ends
+it: whoever was removed stops, and so does a peer whose certificate or roster has run out.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 from cesar import files
 from cesar.crypto.keys import Keyring, PairSecret
-from cesar.errors import ConfigError, PrivacyError
+from cesar.errors import ConfigError, MembershipError, PrivacyError
 from cesar.peer.chunks import Refusal
 from cesar.peer.claims import read_authority
 from cesar.peer.identity import Identity
@@ -30,6 +32,9 @@ GROWTH = 1 << 20
 peers more. What has grown beyond that since this peer was there last, its site fetches.
 """
 
+SOON = timedelta(days=30)
+"""So long before something ends it is worth a warning, once a day."""
+
 
 class Membership:
     """One peer's place in the network.
@@ -42,6 +47,7 @@ class Membership:
         hood: what the peer may know of its graph.
         newer: one that will hold from the next round on.
         founded: when the network began, in seconds since 1970: its authority's certificate says so.
+        over: why this peer must stop; empty as long as it has a place.
     """
 
     def __init__(
@@ -56,9 +62,9 @@ class Membership:
         self._path = folder / FILE
         self.roster, self.hood = roster, self._place(roster)
         self.newer: Roster | None = None
-        self._looked_at: set[bytes] = (
-            set()
-        )  # digests of rosters that were read; nobody can make this peer read one again
+        self._looked_at: set[bytes] = set()  # digests of rosters that were read: none is read twice
+        self.over = ""
+        self._warned: date | None = None
         self.founded = read_authority(identity.ca).not_valid_before_utc.timestamp()
 
     @property
@@ -70,6 +76,41 @@ class Membership:
         """The version that holds is one that this peer has seen; rounds are counted anew under a newer one."""
         if self.roster.version > self._state.state.roster:
             self._state.change(roster=self.roster.version, next_round=0)
+
+    @property
+    def ends(self) -> dict[str, datetime]:
+        """Until when this peer's certificate, its roster and its authority's certificate hold."""
+        return {
+            "certificate": self.roster.members[self._identity.id].expires,
+            "roster": self.roster.expires,
+            "authority": read_authority(self._identity.ca).not_valid_after_utc,
+        }
+
+    def days_left(self, now: datetime | None = None) -> dict[str, float]:
+        """How many days each of `ends` is away; negative if it has passed."""
+        now = datetime.now(UTC) if now is None else now
+        return {what: (end - now) / timedelta(days=1) for what, end in self.ends.items()}
+
+    def check(self, now: datetime | None = None) -> None:
+        """See that this peer may go on, and warn where it soon may not.
+
+        Raises:
+            MembershipError: it has no place in the newest roster, or its certificate or roster has ended.
+        """
+        now = datetime.now(UTC) if now is None else now
+        if self.over:
+            raise MembershipError(self.over)
+        remedies = {
+            "certificate": "`cesar peer renew` makes a request for a new one",
+            "roster": "fetch the newest from whoever runs the network, which `cesar network extend` makes",
+            "authority": "`cesar network reauthorise` makes a new one",
+        }
+        for what, end in self.ends.items():
+            if now > end:
+                raise MembershipError(f"the {what} has ended on {end:%Y-%m-%d %H:%M} UTC; {remedies[what]}")
+            if end - now < SOON and self._warned != now.date():
+                log.warning("the %s ends on %s: %s", what, f"{end:%Y-%m-%d}", remedies[what])
+        self._warned = now.date()
 
     def look(self) -> None:
         """Whoever runs the site may have put a newer roster into the folder."""
@@ -84,7 +125,7 @@ class Membership:
                 log.warning("the folder: %s", refusal)
 
     def offer(self, data: bytes, source: str) -> None:
-        """Keep a roster for the next round if it is newer and has a place for this peer.
+        """Keep a roster for the next round if it is newer; one that has no place for this peer ends it.
 
         Raises:
             Refusal: it is not a roster of this network.
@@ -100,16 +141,27 @@ class Membership:
         if newer.network_id != self.roster.network_id:
             raise Refusal("it sent the roster of another network of the same authority")
         self._looked_at.add(digest)
-        if newer.version <= seen:
+        if newer.version <= seen or self.over:
             return
         try:
             self._place(newer)
+        except ConfigError as error:
+            self._stop(newer, str(error))
+            return
+        try:
             self._usable(newer)
         except (ConfigError, PrivacyError) as error:
             log.warning("version %d of the roster: %s", newer.version, error)
             return
         log.info("version %d of the roster came from %s", newer.version, source)
         self.newer = newer
+
+    def _stop(self, newer: Roster, why: str) -> None:
+        """End here, and after a restart, too."""
+        self.over = why
+        log.error("this peer stops: %s", why)
+        self._state.change(roster=newer.version)
+        files.write(self._path, newer.raw)
 
     def adopt(self) -> None:
         """Go by the newer roster from now on."""

@@ -127,6 +127,8 @@ class Reception:
 
     def roster_from(self, peer: NodeId, data: bytes) -> None:
         self._membership.offer(data, f"node {peer}")
+        if self._membership.over:
+            raise Refusal(f"this peer has ended: {self._membership.over}")
 
     def largest_roster(self) -> int:
         return self._membership.largest

@@ -29,7 +29,7 @@ from typing import Self
 import numpy as np
 
 from cesar import memory
-from cesar.errors import ConfigError, Reason
+from cesar.errors import ConfigError, MembershipError, Reason
 from cesar.methods import SETTLE_ROUNDS, SETTLE_SHARE
 from cesar.node import Node
 from cesar.peer import roster as rosters
@@ -172,9 +172,15 @@ class AsyncPeer:
 
         Raises:
             ConfigError: another process runs this peer, or has its port.
+            MembershipError: its certificate or its roster has ended.
         """
         self._locked.callback(os.close, states.lock(self.config.folder))
         self._state.reload()  # another process may have run this peer since it was read
+        try:
+            self.membership.check()
+        except MembershipError:
+            self._locked.close()
+            raise
         self.membership.remember()
         first = self._state.state.next_round
         self.liveness.mine = Status(first, first, self.liveness.mine.mode)
@@ -224,6 +230,7 @@ class AsyncPeer:
 
         Raises:
             DataError: NaN, infinity or another layout than before; nothing was sent.
+            MembershipError: this peer was removed, or its certificate or roster has ended; nothing was sent.
         """
         async with self._turn:
             self._enter(TRAINS)
@@ -339,6 +346,7 @@ class AsyncPeer:
     def _prepare(self) -> Node:
         """The node that averages such models in this mode, under the newest roster."""
         self.membership.look()
+        self.membership.check()
         if self.membership.newer is not None:
             self.task.method = self.task.usable(self.membership.newer)
             self.membership.adopt()

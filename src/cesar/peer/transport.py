@@ -12,6 +12,7 @@ import contextlib
 import logging
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import grpc
@@ -33,6 +34,7 @@ MOST_CONNECTIONS = 512
 """Beyond the neighbours': strangers who only connect must not use up the descriptors that a round's files need."""
 
 BACKOFF = (0.2, 5.0)
+FAREWELL_SECONDS = 2.0
 SENDING_AT_ONCE = 32 << 20
 """The next frame is made when less than this is waiting to leave, so that few shares are in memory at once."""
 
@@ -64,6 +66,8 @@ class Transport:
         self._roster = roster
         self._server: grpc.aio.Server | None = None
         self._dialling: dict[NodeId, asyncio.Task[None]] = {}
+        self._parting: list[asyncio.Task[None]] = []
+        self._dates: asyncio.Task[None] | None = None
         self.links: dict[NodeId, Link] = {}
         self._room = Room()
         self._set_links()
@@ -91,7 +95,21 @@ class Transport:
                 raise OSError(f"cannot listen on {self._listen_at}: is another peer running there?") from None
             await server.start()
             self._server = server
+        self._dates = asyncio.create_task(self._watch_dates(), name="dates")
         self._dial_all()
+
+    async def _watch_dates(self) -> None:
+        """End links when a neighbour's certificate ends: TLS looks at dates in the handshake only."""
+        while True:
+            now = datetime.now(UTC)
+            for peer, link in tuple(self.links.items()):
+                if link.up and not self._roster.members[peer].valid(now):
+                    log.warning("node %d: its certificate has ended", peer, extra={"peer_id": peer})
+                    self._hub.failed(peer, "its certificate has ended")
+                    link.end()
+            ends = [self._roster.members[peer].expires - now for peer in self.links]
+            wait = min((end.total_seconds() for end in ends if end > timedelta()), default=60.0)
+            await asyncio.sleep(min(60.0, wait + 0.01))
 
     def use(self, roster: Roster) -> None:
         """Talk to the neighbours of a newer roster from now on, and to nobody with an older certificate."""
@@ -103,7 +121,10 @@ class Transport:
         }
         self._roster = roster
         for peer in changed:
-            self._drop(peer)
+            if peer in roster.members:
+                self._drop(peer)
+            else:
+                self._part(peer)
         self._set_links()
         if self._server is not None or self._listen_at is None:
             self._dial_all()
@@ -151,6 +172,9 @@ class Transport:
         """Send what is queued, for so many seconds at most, and end."""
         await self.drain(patience)
         tasks = [task for peer in tuple(self.links) for task in self._drop(peer)]
+        for task in (*self._parting, *([] if self._dates is None else [self._dates])):
+            task.cancel()
+            tasks.append(task)
         if self._server is not None:
             await self._server.stop(0.2)
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -166,6 +190,20 @@ class Transport:
             dialling.cancel()
         return [task for task in (dialling, link.end()) if task is not None]
 
+    def _part(self, peer: NodeId) -> None:
+        """Let go of a neighbour that was removed, once it has been told so: an honest one stops then."""
+        link, dialling = self.links.pop(peer), self._dialling.pop(peer, None)
+        link.send(Message.ROSTER, self._roster.raw)
+
+        async def end() -> None:
+            await asyncio.sleep(FAREWELL_SECONDS)  # it hangs up itself when it has read this
+            if dialling is not None:
+                dialling.cancel()
+            link.end()
+
+        self._parting = [task for task in self._parting if not task.done()]
+        self._parting.append(asyncio.create_task(end(), name=f"part {peer}"))
+
     def _dial_all(self) -> None:
         for peer in self.links:
             if peer not in self._dialling and self._roster.dials(self._identity.id, peer):
@@ -175,7 +213,7 @@ class Transport:
 
     async def _keep_dialling(self, peer: NodeId) -> None:
         delay, said = BACKOFF[0], ""
-        while True:
+        while self._dialling.get(peer) is asyncio.current_task():
             link, member = self.links[peer], self._roster.members[peer]
             begin = asyncio.get_running_loop().time()
             why = await self._dial(link, member.address or "", member.host_name, member.certificate)
@@ -253,6 +291,8 @@ class Transport:
                 f"the certificate of {subject} is not in version {self._roster.version} of the roster: "
                 "revoked, replaced or never listed"
             )
+        if not names[0].valid(datetime.now(UTC)):
+            raise Refusal(f"the certificate of node {names[0].id} is not valid now; its site must renew it")
         if names[0].id not in self.links:
             raise Refusal(f"node {names[0].id} is in the roster, but not a neighbour of this peer")
         return names[0].id
