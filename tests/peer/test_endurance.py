@@ -14,6 +14,7 @@ import random
 import signal
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.process import BaseProcess
@@ -27,7 +28,7 @@ from sklearn.datasets import load_digits
 import cesar
 from cesar.peer.config import PeerConfig
 from cesar.peer.folder import Network
-from support import replay, worker
+from support import liar, replay, worker
 from support.lan import Switchboard, make_network, no_namespaces
 from support.waiting import wait_until
 
@@ -66,18 +67,21 @@ class Fleet:
     processes: dict[int, BaseProcess] = field(default_factory=dict)
     stopped: list[tuple[int, float, float]] = field(default_factory=list)
     kills: int = 0
+    liars: tuple[int, ...] = ()
+    step: Callable = worker.local_step
 
     def __post_init__(self):
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(["support.worker"])
         os.environ |= {"CESAR_WORKER_WARM": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         images, labels = digits()
-        for i, (some, theirs) in enumerate(parts(images, labels, len(self.nodes))[0]):
+        for i, (some, theirs) in enumerate(parts(images, labels, len(self.network.roster.members))[0]):
             np.savez(self.folder(i) / "data.npz", images=some, labels=theirs)
 
     @property
     def nodes(self) -> list[int]:
-        return sorted(self.network.roster.members)
+        """Those that are honest."""
+        return sorted(self.network.roster.members.keys() - set(self.liars))
 
     def folder(self, node: int) -> Path:
         return self.network.folder / f"peer-{node}"
@@ -91,7 +95,8 @@ class Fleet:
             self.namespaces.get(node),
             self.pause,
         )
-        self.processes[node] = self.context.Process(target=worker.train, args=job, daemon=True)
+        target = liar.attack if node in self.liars else partial(worker.train, step=self.step)
+        self.processes[node] = self.context.Process(target=target, args=job, daemon=True)
         self.processes[node].start()
 
     def kill(self, node: int) -> None:
@@ -152,7 +157,8 @@ class Fleet:
         draft.write_text(str(self.last))
         draft.rename(self.network.folder / "last")
         end = time.monotonic() + seconds
-        for node, process in self.processes.items():
+        for node in self.nodes:
+            process = self.processes[node]
             process.join(max(0.0, end - time.monotonic()))
             assert process.exitcode == 0, f"peer {node}: {process.exitcode}\n{self.tails([node])}"
             assert self.notes(node)[-1]["report"]["round"] >= self.last
@@ -165,7 +171,7 @@ class Fleet:
         )
 
     def __enter__(self):
-        for node in self.nodes:
+        for node in self.network.roster.members:
             self.start(node)
         return self
 
@@ -202,24 +208,40 @@ class Fleet:
                 models[i][note["report"]["round"]] = np.load(self.folder(i) / worker.DUMPS / note["file"])
         checked = lost = 0
         for r in self.nodes:
-            view, frames = sorted(self.network.roster.graph[r]), replay.rounds_of(self.folder(r) / "frames")
+            frames = replay.rounds_of(self.folder(r) / "frames")
             for note in self.notes(r):
                 report, t = note["report"], note["report"]["round"]
                 before, after = models[r][t]
-                this = frames.get(t, replay.Round())
-                assert all(this.shares[i][0] <= note["frames"] for i in report["contributors"])
-                if groups := self.network.roster.groups:
-                    told = replay.implied_by_groups(
-                        this, before, r, t, groups[r], report["contributors"], alpha=ALPHA
-                    )
-                else:
-                    told = replay.implied(this, before, view, report["contributors"], alpha=ALPHA, s=MASKS)
+                this, names = frames.get(t, replay.Round()), report["contributors"]
+                assert all(this.shares[i][0] <= note["frames"] for i in names if i not in self.liars)
+                told = self._implied(this, before, after, r, note)
                 assert np.array_equal(told.vector, after), (r, t)
-                assert told.spoiled.sum() == report["lost"] or told.unsure
+                assert np.isfinite(after).all()
+                assert told.spoiled.sum() == report["lost"] or told.unsure or self.liars
                 checked, lost = checked + 1, lost + report["lost"]
-                if all(t in models[i] for i in report["contributors"]):
+                if all(t in models.get(i, ()) for i in names):
                     check_mean(told, before, after, {i: models[i][t][0] for i in report["contributors"]})
         return checked, lost
+
+    def _implied(self, this, before, after, r, note) -> replay.Implied:
+        """What frames imply; where a liar has sent several shares, by one of them."""
+        report, told = note["report"], None
+        t, names = report["round"], report["contributors"]
+        if report["overflowed"]:
+            return replay.Implied(before, np.zeros(len(before), bool), {}, 0.0)
+        for reading in replay.readings(this, sorted(set(names) & set(self.liars)), note["frames"]):
+            with contextlib.ExitStack() as stack:
+                if self.liars:
+                    stack.enter_context(contextlib.suppress(AssertionError, ValueError))
+                if groups := self.network.roster.groups:
+                    told = replay.implied_by_groups(reading, before, r, t, groups[r], names, alpha=ALPHA)
+                else:
+                    view = sorted(self.network.roster.graph[r])
+                    told = replay.implied(reading, before, view, names, alpha=ALPHA, s=MASKS)
+                if np.array_equal(told.vector, after):
+                    break
+        assert told is not None, (r, t, "none of its frames can have been taken")
+        return told
 
     def back(self, node: int, after: int) -> bool:
         """Whether others have had it in their averages again in a later round."""
@@ -420,3 +442,47 @@ def test_soak(tmp_path, method):
         f"simulator {theirs.mean():.4f}"
     )
     assert abs(ours.mean() - theirs.mean()) <= 0.01
+
+
+@pytest.mark.slow
+def test_an_adversary(tmp_path):
+    """300 rounds in which one of sixteen lies in all that it says, while others are killed."""
+    rounds, draw, enemy = 300, random.Random(9), 5
+    network = make_network(
+        tmp_path / "net", graph_of(PEERS), GROUPS, rounds="floor = 0.5\nceiling = 3.0", transcript=True
+    )
+    begin = time.monotonic()
+    with Fleet(network, liars=(enemy,), step=worker.bounded_step) as fleet:
+        away: dict[int, int] = {}
+        wait_until(lambda: fleet.taken() >= 5, 300, fleet.tails)
+        while (taken := fleet.taken()) < rounds:
+            for node in [node for node, since in away.items() if taken >= since + 3]:
+                fleet.start(node)
+                del away[node]
+            if len(away) < 2:
+                victim = draw.choice([node for node in fleet.nodes if node not in away])
+                fleet.kill(victim)
+                away[victim] = taken
+            wait_until(lambda taken=taken: fleet.taken() >= taken + 3, 300, fleet.tails)
+        for node in away:
+            fleet.start(node)
+        fleet.finish(300)
+        seconds = time.monotonic() - begin
+    lies = int((fleet.folder(enemy) / "lies").read_text())
+    fleet.longest()
+    checked, lost = fleet.check_averages()
+    logs = "".join((fleet.folder(i) / "log").read_text() for i in fleet.nodes)
+    assert "made this peer fail" not in logs
+    assert "(fault)" not in logs
+    refused = logs.count(f"frame from node {enemy} in round")
+    assert refused > 100
+    assert f"frame from node {fleet.nodes[0]} in round" not in logs.replace("stale-attempt", "")
+    memory = [[note["memory"] for note in fleet.notes(i)] for i in fleet.nodes]
+    growth = max(max(row) - row[10] for row in memory) / 2**20
+    heard = sum(enemy in note["report"]["contributors"] for i in fleet.nodes for note in fleet.notes(i))
+    print(
+        f"{fleet.taken()} rounds in {seconds:.0f} s, {fleet.kills} kills, {lies} lies, {refused} refusals logged; {checked} averages, "
+        f"{heard} with the adversary, {lost} parameters lost; memory at most {max(map(max, memory)) / 2**20:.0f} MiB, grown by "
+        f"{growth:.0f} MiB since the tenth round"
+    )
+    assert growth < 64

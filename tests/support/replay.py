@@ -9,9 +9,10 @@ import importlib.util
 import math
 import struct
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,8 @@ class Round:
     shares: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     sent: dict[tuple[int, int], bytes] = field(default_factory=dict)  # (kind, recipient) → last frame
     session: bytes = b""
+    more: dict[int, list[tuple[int, bytes]]] = field(default_factory=lambda: defaultdict(list))
+    """All shares of each neighbour, for one that sends several."""
 
 
 def rounds_of(transcript: Path) -> dict[int, Round]:
@@ -53,6 +56,8 @@ def rounds_of(transcript: Path) -> dict[int, Round]:
         if start > len(data):
             break
         frame = data[start - length : start]
+        if not sent and (length < _HEADER.size or frame[:2] != b"CE"):
+            continue  # what a liar sends need not be a frame
         magic, _, kind, round_, _, session = _HEADER.unpack_from(frame)
         assert magic == b"CE"
         this, body = rounds[round_], frame[_HEADER.size :]
@@ -66,6 +71,7 @@ def rounds_of(transcript: Path) -> dict[int, Round]:
             this.announced.setdefault(peer, body)
         elif kind == SHARE:
             this.shares.setdefault(peer, (start, body))
+            this.more[peer].append((start, body))
     return dict(rounds)
 
 
@@ -154,6 +160,13 @@ def implied_by_groups(
     signed = (total & 0xFFFFFFFF).astype(np.uint32).view(np.int32).astype(np.float64)
     mean = np.where(count > 0, (signed * step + own) / (count + 1), own).astype(np.float32)
     return Implied(mean, spoiled, used, step, tuple(unsure))
+
+
+def readings(this: Round, liars: Sequence[int], until: int) -> Iterator[Round]:
+    """The round with each of the shares that liars have sent so far in turn, for one at most was taken."""
+    sent = [[(liar, one) for one in this.more.get(liar, ()) if one[0] <= until] for liar in liars]
+    for chosen in product(*sent):
+        yield replace(this, shares={**this.shares, **dict(chosen)})
 
 
 def _partners(body: bytes, view: Sequence[int], width: int) -> list[int]:

@@ -45,7 +45,14 @@ def accuracy(model: NDArray[np.float32], images: NDArray[np.float32], labels: ND
     return float((scores.argmax(1) == labels).mean())
 
 
-def train(folder: Path, data: Path, last: Path, namespace: str | None, pause: float) -> None:
+def bounded_step(
+    model: NDArray[np.float32], images: NDArray[np.float32], labels: NDArray[np.int64]
+) -> NDArray[np.float32]:
+    """The same from weights of a size that training gives: what came in may be poison."""
+    return local_step(np.clip(model, -50, 50), images, labels)
+
+
+def train(folder: Path, data: Path, last: Path, namespace: str | None, pause: float, step=local_step) -> None:
     """Take part until the round that the file `last` names, once there is one; a local step takes `pause` seconds."""
     signal.alarm(3600)  # whatever happens
     if namespace is not None:
@@ -59,7 +66,7 @@ def train(folder: Path, data: Path, last: Path, namespace: str | None, pause: fl
         reached = notes[-1]["report"]["round"] if notes else -1
         while wanted(last, reached):
             time.sleep(pause)
-            model = local_step(model, part["images"], part["labels"])
+            model = step(model, part["images"], part["labels"])
             before, patience, begin = model.copy(), peer._peer.patience, time.monotonic()
             report = peer.average_vector(model)
             end, reached = time.monotonic(), report.round
@@ -72,7 +79,9 @@ def train(folder: Path, data: Path, last: Path, namespace: str | None, pause: fl
 
 def note(folder: Path, **fields: object) -> None:
     """Append a line as a whole: what is killed before this has not happened."""
-    line = json.dumps({**fields, "pid": os.getpid(), "frames": (folder / "frames").stat().st_size}) + "\n"
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    sizes = {"frames": (folder / "frames").stat().st_size, "memory": pages * os.sysconf("SC_PAGESIZE")}
+    line = json.dumps({**fields, "pid": os.getpid(), **sizes}) + "\n"
     with (folder / NOTES).open("ab", buffering=0) as file:
         file.write(line.encode())
 
