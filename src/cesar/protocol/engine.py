@@ -220,7 +220,8 @@ class Engine:
         if self._round is None or not self._inbox.running:
             return
         self._round.course.advance()
-        self._events.extend(FrameRejected(error=error) for error in self._round.rejected())
+        for error in self._round.rejected():
+            self._events.append(FrameRejected(error=error))
         if self._round.course.finished:
             self._events.append(self._checked(self._round.aggregate()))
             self._inbox.finish()
