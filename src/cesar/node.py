@@ -181,8 +181,9 @@ class Node:
             leaves: (recipient, frame) → whether it can be sent at all; what cannot is not counted.
         """
         for made in self._engine.outbound():
-            reached = tuple(to for to in made.recipients if leaves is None or leaves(to, made.frame))
-            out = replace(made, recipients=reached)
+            out = made
+            if leaves is not None:
+                out = replace(made, recipients=tuple(to for to in made.recipients if leaves(to, made.frame)))
             self.ledger.record(out)
             self._remember(out)
             yield out

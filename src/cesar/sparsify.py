@@ -6,13 +6,14 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import ClassVar, Protocol
 
 import numpy as np
 
 from cesar import bits, memory
 from cesar.crypto.keys import SEED_BYTES, RoundId, hkdf_expand_block
-from cesar.crypto.subsample import expand_seed
+from cesar.crypto.subsample import KEPT_SIZE, expand_seed
 from cesar.errors import ConfigError, DataError, EncodingError
 from cesar.indices import Code, IndexSet, decode, encode
 from cesar.types import BitWords, Buffer, Entropy, NodeId, Vector
@@ -92,20 +93,8 @@ class RandomSubsampling:
         At every position α of the groups are active: w = α·g, so ⌊w⌋ of them and, with the probability of what is
         left, one more. They take turns, by position and by round. Everybody knows all of it without a word.
         """
-        whole = int(self.alpha * groups)
-        rate = self.alpha * groups - whole
-        extra = np.empty(0, dtype=np.uint64)
-        if rate > 0:
-            label = b"cesar turns" + struct.pack("<II", attempt.round_, receiver)
-            extra = expand_seed(hkdf_expand_block(attempt.session, label)[:SEED_BYTES], size, rate)
-
-        def positions(number: int) -> BitWords:
-            words: BitWords = memory.empty(bits.words_for(size), np.uint64)
-            bits.take_turns(extra, (number - attempt.round_) % groups, groups, whole, words)
-            bits.clear_tail(words, size)
-            return words
-
-        return positions
+        draw = _draw_and_keep_turn if size <= KEPT_SIZE else _draw_turn
+        return lambda number: draw(self.alpha, receiver, attempt, size, groups, number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +132,31 @@ class CoordinatedSubsampling:
         label = b"cesar coordinated" + struct.pack("<II", attempt.round_, receiver)
         seed = hkdf_expand_block(attempt.session, label)[:SEED_BYTES]
         return IndexSet.from_seed(seed, size, self.alpha)
+
+
+def _draw_turn(
+    alpha: float, receiver: NodeId, attempt: RoundId, size: int, groups: int, number: int
+) -> BitWords:
+    whole = int(alpha * groups)
+    rate = alpha * groups - whole
+    extra = np.empty(0, dtype=np.uint64)
+    if rate > 0:
+        label = b"cesar turns" + struct.pack("<II", attempt.round_, receiver)
+        extra = expand_seed(hkdf_expand_block(attempt.session, label)[:SEED_BYTES], size, rate)
+    words: BitWords = memory.empty(bits.words_for(size), np.uint64)
+    bits.take_turns(extra, (number - attempt.round_) % groups, groups, whole, words)
+    bits.clear_tail(words, size)
+    return words
+
+
+@lru_cache(maxsize=256)
+def _draw_and_keep_turn(
+    alpha: float, receiver: NodeId, attempt: RoundId, size: int, groups: int, number: int
+) -> BitWords:
+    """The receiver and all members of a group draw the same, in a simulation in one process; not to be written to."""
+    words = _draw_turn(alpha, receiver, attempt, size, groups, number)
+    words.flags.writeable = False
+    return words
 
 
 AnySparsifier = Sparsifier | CoordinatedSubsampling
@@ -196,7 +210,7 @@ def read_set(
         return decode(data, size, sparsifier.alpha)
     if within is not None:
         return decode(data, within)
-    indices = decode(data, size)
+    indices = decode(data, size, again=True)
     if isinstance(sparsifier, TopK | FullSharing) and indices.count != sparsifier.count(size):
         raise EncodingError(
             f"a set of {indices.count} positions, but everybody selects {sparsifier.count(size)} here"

@@ -25,7 +25,8 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import ClassVar
+from functools import lru_cache
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -59,9 +60,11 @@ class Kind(IntEnum):
     GROUP_TERMS = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Header:
-    """Who sent what kind of frame, in which round of which session."""
+_KINDS = {kind.value: kind for kind in Kind}
+
+
+class Header(NamedTuple):
+    """Who sent what kind of frame, in which round of which session; made for every frame, so it is a tuple."""
 
     kind: Kind
     attempt: RoundId
@@ -100,12 +103,10 @@ def read_header(payload: Buffer) -> tuple[Header, memoryview]:
             f"it speaks protocol version {version}, this node speaks {VERSION}; "
             "install the same cesar release on all nodes"
         )
-    try:
-        known = Kind(kind)
-    except ValueError:
-        raise EncodingError(f"there is no frame kind {kind}") from None
-    attempt = RoundId(session=session, round_=RoundNo(round_))
-    return Header(kind=known, attempt=attempt, sender=NodeId(sender)), view[HEADER_BYTES:]
+    known = _KINDS.get(kind)
+    if known is None:
+        raise EncodingError(f"there is no frame kind {kind}")
+    return Header(known, RoundId(session, RoundNo(round_)), NodeId(sender)), view[HEADER_BYTES:]
 
 
 class VersionError(EncodingError):
@@ -120,14 +121,23 @@ def _take(view: memoryview, count: int, what: str) -> tuple[memoryview, memoryvi
 
 def members_to_bytes(members: Iterable[NodeId], view: Sequence[NodeId]) -> bytes:
     """A bitmap over a node's neighbours in ascending order."""
+    return _bitmap(tuple(members), tuple(view))
+
+
+def members_from_bytes(data: Buffer, view: Sequence[NodeId]) -> tuple[NodeId, ...]:
+    """The neighbours whose bits are set."""
+    return _members(int.from_bytes(data, "little"), tuple(view))
+
+
+@lru_cache(maxsize=4096)  # graphs change seldom, so the same are asked for in every round
+def _bitmap(members: tuple[NodeId, ...], view: tuple[NodeId, ...]) -> bytes:
     chosen = set(members)
     value = sum(1 << k for k, node in enumerate(view) if node in chosen)
     return value.to_bytes((len(view) + 7) // 8, "little")
 
 
-def members_from_bytes(data: Buffer, view: Sequence[NodeId]) -> tuple[NodeId, ...]:
-    """The neighbours whose bits are set."""
-    value = int.from_bytes(data, "little")
+@lru_cache(maxsize=4096)
+def _members(value: int, view: tuple[NodeId, ...]) -> tuple[NodeId, ...]:
     if value >> len(view):
         raise EncodingError("a bit is set for a neighbour that does not exist")
     return tuple(node for k, node in enumerate(view) if value >> k & 1)
@@ -291,7 +301,7 @@ class Share:
 
         They start at a multiple of four bytes in memory, so that words can be written in place.
         """
-        partners = sorted(checks)
+        partners = tuple(sorted(checks))
         parts = [header.to_bytes(), facts, members_to_bytes(partners, view)]
         parts += (checks[partner] for partner in partners)
         if indices is not None:

@@ -28,6 +28,7 @@ import hmac
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -154,12 +155,15 @@ class Keyring:
         return "Keyring()"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundId:
+class RoundId(NamedTuple):
     """Which round of which session: what all masks of it have in common."""
 
     session: bytes
     round_: RoundNo
+
+
+_MASK = b"cesar mask" + struct.pack("<B", VERSION)
+_MASK_IDS = struct.Struct("<IIII")
 
 
 def digest_positions(words: BitWords) -> bytes:
@@ -197,13 +201,14 @@ def mask_key(
         terms: what the receiver said about its sum, as both heard it.
         common: digest of the positions that both believe to have selected.
     """
-    (low, seed_low), (high, seed_high) = sorted(zip(nodes, seeds, strict=True))
+    (low, high), (seed_low, seed_high) = nodes, seeds
+    if low > high:
+        low, high, seed_low, seed_high = high, low, seed_high, seed_low
     context = b"".join(
         (
-            b"cesar mask",
-            struct.pack("<B", VERSION),
+            _MASK,
             attempt.session,
-            struct.pack("<IIII", attempt.round_, low, high, receiver),
+            _MASK_IDS.pack(attempt.round_, low, high, receiver),
             seed_low,
             seed_high,
             common,

@@ -30,11 +30,10 @@ from typing import NamedTuple
 import numpy as np
 
 from cesar import bits
-from cesar.bits import ONE, ZERO, jit, popcount
 from cesar.crypto.keys import SEED_BYTES
 from cesar.errors import EncodingError
 from cesar.indices import entropy, gaps, patterns
-from cesar.indices.blocks import BLOCK_BITS, survey
+from cesar.indices.blocks import Survey, survey
 from cesar.indices.indexset import IndexSet
 from cesar.indices.streams import expect
 from cesar.types import BitWords, Buffer, ByteArray
@@ -86,19 +85,27 @@ def encode(indices: IndexSet, code: Code | None = None) -> bytes:
     >>> encode(IndexSet.from_positions([0, 3], 8)).hex()
     '0109'
     """
-    chosen = choose(indices) if code is None else code
+    known = survey(indices) if code is None and _needs_positions(indices) else None
+    chosen = code if code is not None else choose(indices, known)
+    if chosen is Code.PATTERNS and known is not None:
+        return bytes([chosen]) + patterns.encode(indices, known.classes)
     return bytes([chosen]) + _body(indices, chosen)
+
+
+def _needs_positions(indices: IndexSet) -> bool:
+    return indices.seed is None and indices.count < indices.size
 
 
 KEPT_BYTES = 1 << 16
 """Sets with longer encodings are read whenever they come: they take memory."""
 
 
-def decode(data: Buffer, size: int, alpha: float | None = None) -> IndexSet:
+def decode(data: Buffer, size: int, alpha: float | None = None, *, again: bool = False) -> IndexSet:
     """The set of positions below `size` that `encode` wrote.
 
     Args:
         alpha: the density that a seed stands for; without it a seed is refused.
+        again: whether others read the same set, so that it is worth keeping.
 
     Raises:
         EncodingError: truncated, too long, out of range, or with bits set past the end.
@@ -118,7 +125,7 @@ def decode(data: Buffer, size: int, alpha: float | None = None) -> IndexSet:
         expect(alpha is not None and len(body) == SEED_BYTES, "a seed is not what was agreed on")
         assert alpha is not None
         return IndexSet.from_seed(body.tobytes(), size, alpha)
-    if len(body) <= KEPT_BYTES:
+    if again and len(body) <= KEPT_BYTES:
         return _read_and_keep(code, body.tobytes(), size)
     return _read(code, body, size)
 
@@ -151,34 +158,24 @@ def longest(size: int) -> int:
     return 64 + size  # Elias gamma needs at most 8 bits per position up to gaps far beyond any model
 
 
-def choose(indices: IndexSet) -> Code:
+def choose(indices: IndexSet, known: Survey | None = None) -> Code:
     """The fastest code whose size is within `SLACK` of the smallest."""
     if indices.seed is not None:
         return Code.SEED
     if indices.count == indices.size:
         return Code.FULL
+    known = survey(indices) if known is None else known
     rice = gaps.rice_parameter(indices)
-    members, classes, entropy_bits = survey(indices)
-    runs = float((members * (1 - members / BLOCK_BITS)).sum())  # expected of independent positions
-    smallest = entropy_bits / 8 + len(classes)  # what the entropy code needs, to within a few bytes
-    if _runs(indices.words) < 0.8 * runs:  # members cluster within blocks: a gap code may do better
+    smallest = known.entropy / 8 + len(known.classes)  # what the entropy code needs, to within a few bytes
+    if known.runs < 0.8 * known.expected_runs:  # members cluster within blocks: a gap code may do better
         smallest = min(smallest, gaps.size_of(indices, rice), gaps.size_of(indices, None))
     limit = (1 + SLACK) * smallest + 16  # and a few bytes are no reason for a slow code
     if (indices.size + 7) // 8 <= limit:
         return Code.BITMAP
-    if patterns.size_of(indices, classes) <= limit:
+    if patterns.size_of(indices, known.classes) <= limit:
         return Code.PATTERNS
     if gaps.size_of(indices, rice) <= limit:
         return Code.RICE
     if gaps.size_of(indices, None) <= limit:
         return Code.ELIAS_GAMMA
     return Code.ENTROPY
-
-
-@jit
-def _runs(words: BitWords) -> int:
-    """Runs of members, but for those that start at the beginning of a word after a member."""
-    total = ZERO
-    for word in words:
-        total += popcount(word & ~(word << ONE))
-    return int(total)

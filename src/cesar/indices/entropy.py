@@ -22,7 +22,7 @@ from cesar.types import BitWords, ByteArray
 
 
 def _levels(indices: IndexSet) -> NDArray[np.uint8]:
-    members, _, _ = survey(indices)
+    members = survey(indices).members
     width = np.full(len(members), BLOCK_BITS)
     width[-1:] = indices.size - BLOCK_BITS * (len(members) - 1)
     level = np.rint(255 * np.sqrt(members / width)).astype(np.int64)

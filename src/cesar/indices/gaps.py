@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 
 import numpy as np
@@ -18,7 +19,7 @@ _HEADER = struct.Struct("<I")
 def rice_parameter(indices: IndexSet) -> int:
     """The k that suits gaps of this mean: about log2 of ln 2 times the mean."""
     mean = indices.size / max(indices.count, 1)
-    return max(0, round(np.log2(np.log(2) * mean))) if mean > 1 else 0
+    return max(0, round(math.log2(math.log(2) * mean))) if mean > 1 else 0
 
 
 @jit

@@ -114,9 +114,10 @@ def size_of(indices: IndexSet, classes: ByteArray) -> int:
     return len(classes) + (_pattern_bits(data, classes, pattern_lengths()) + 7) // 8
 
 
-def encode(indices: IndexSet) -> bytes:
-    """The body of a set."""
-    data, (_, classes, _) = bits.to_bytes(indices.words, indices.size), survey(indices)
+def encode(indices: IndexSet, classes: ByteArray | None = None) -> bytes:
+    """The body of a set; whoever has surveyed it knows its density classes."""
+    data = bits.to_bytes(indices.words, indices.size)
+    classes = survey(indices).classes if classes is None else classes
     used = _pattern_bits(data, classes, pattern_lengths())
     out = np.zeros(used // 32 + 1, dtype=np.uint32)
     _write_patterns(data, classes, _pattern_tables()[0], out)

@@ -50,6 +50,12 @@ class Context:
     token: Token
     dither: bytes = field(repr=False)
     scale_bits: int | None = None
+    me: NodeId = field(init=False)
+    size: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "me", self.hood.node)
+        object.__setattr__(self, "size", len(self.own.vector))
 
     @classmethod
     def drawn(
@@ -78,20 +84,12 @@ class Context:
         )
 
     @property
-    def me(self) -> NodeId:
-        return self.hood.node
-
-    @property
-    def size(self) -> int:
-        return len(self.own.vector)
-
-    @property
     def everybody(self) -> int:
         """Over how many values a mean goes, with the own one for those missing; 0 for those that arrived."""
         return len(self.hood.view) + 1 if self.method.weights == "neighbours" else 0
 
     def header(self, kind: Kind) -> Header:
-        return Header(kind=kind, attempt=self.attempt, sender=self.me)
+        return Header(kind, self.attempt, self.me)
 
     def refusal(self, sender: NodeId, reason: Reason, detail: str) -> RemoteProtocolError:
         return RemoteProtocolError(sender, reason, detail, self.attempt.round_)

@@ -242,7 +242,8 @@ class Engine:
             outcome = self._checked(self._round.aggregate()) if course.finished else None
         except Exception as error:  # noqa: BLE001  (whatever others have brought about must not end this node)
             outcome = self._given_up(error)
-        self._events.extend(FrameRejected(error=error) for error in self._round.rejected())
+        for refused in self._round.rejected():
+            self._events.append(FrameRejected(error=refused))
         if outcome is not None:
             self._events.append(outcome)
             self._inbox.finish()

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, lru_cache, partial
 
 import numpy as np
 
@@ -54,7 +54,9 @@ class Sum:
 
     members: Group  # those in the sum: the whole group
     positions: BitWords = field(repr=False)
+    count: int
     digest: bytes
+    terms: bytes
     total: RingWords | None = field(default=None, repr=False)
     checks: dict[NodeId, dict[NodeId, bytes]] = field(default_factory=dict)
 
@@ -91,13 +93,17 @@ def groups_of(receiver: NodeId, context: Context) -> tuple[Group, ...]:
         raise LocalProtocolError("groups follow from the graph: use method.for_graph(graph)")
     found = table.get(receiver, ())
     view = hood.view if receiver == hood.node else hood.views[receiver]
-    if sorted(node for group in found for node in group) != list(view):
-        raise LocalProtocolError(f"the groups of node {receiver} are those of another graph")
-    if any(len(group) <= context.method.masks for group in found):
-        raise PrivacyError(
-            f"a group of node {receiver} has fewer than {context.method.group_size} members; nothing was sent"
-        )
+    _check_groups(receiver, found, view, context.method.masks)
     return found
+
+
+@lru_cache(maxsize=4096)
+def _check_groups(receiver: NodeId, found: tuple[Group, ...], view: Group, masks: int) -> None:
+    """What was found right is not looked at again in the next round; what is wrong raises every time."""
+    if tuple(sorted(node for group in found for node in group)) != view:
+        raise LocalProtocolError(f"the groups of node {receiver} are those of another graph")
+    if any(len(group) <= masks for group in found):
+        raise PrivacyError(f"a group of node {receiver} has fewer than {masks + 1} members; nothing was sent")
 
 
 def terms_of(exponents: tuple[int, ...], members: Group, view: Group) -> bytes:
@@ -192,7 +198,8 @@ class GroupedRound:
             if members:
                 self._continuity.note(me, group, members, round_)
                 positions = drawn(number) if drawn is not None else self._union(members)
-                sum_ = Sum(members, positions, digest_positions(positions))
+                terms = terms_of(self._exponents, members, self._hood.view)
+                sum_ = Sum(members, positions, bits.count(positions), digest_positions(positions), terms)
                 self._sums.update(dict.fromkeys(members, sum_))
         for j in self._hood.view:
             if j in present:
@@ -218,6 +225,11 @@ class GroupedRound:
                 words |= indices.words
         return words
 
+    @cached_property
+    def _unselected(self) -> IndexSet | None:
+        """What this node has not selected itself: receivers say which part of it others have."""
+        return None if self._own.selected is None else self._own.selected.complement()
+
     def _make_terms(self, j: NodeId) -> Outbound:
         sum_, known = self._sums.get(j), self._announced
         tokens: tuple[Token, ...] = ()
@@ -226,7 +238,7 @@ class GroupedRound:
             tokens = tuple(known[i].token for i in sum_.members if i != j)
             own = known[j].indices
             if own is not None:
-                rest = IndexSet.of_words(sum_.positions, self._size).within(own.complement())
+                rest = IndexSet(sum_.positions, self._size, sum_.count).within(own.complement())
                 others = write_set(rest, self._method.index_code)
         message = GroupTerms(
             exponents=self._exponents, present=tuple(sorted(known)), tokens=tokens, others=others
@@ -269,10 +281,11 @@ class GroupedRound:
             raise self._context.refusal(sender, Reason.UNSAFE_SCALE, "its scale is below that of this model")
         drawn = self._drawn_for(sender)
         if drawn is None:
-            assert self._own.selected is not None
-            own = self._own.selected
-            rest = decode(message.others, own.size - own.count)
-            positions = own.words | rest.spread_over(own.complement()).words
+            own, others = self._own.selected, self._unselected
+            assert own is not None
+            assert others is not None
+            rest = decode(message.others, others.count)
+            positions = own.words | rest.spread_over(others).words
         elif len(message.others):
             raise EncodingError("positions follow from the receiver here; none may be sent")
         else:
@@ -335,10 +348,9 @@ class GroupedRound:
         if (*sorted((*share.partners, sender)),) != sum_.members:
             raise self._context.refusal(sender, Reason.UNEXPECTED, "it carries the masks of another group")
         partners = {j: self._announced[j].token for j in share.partners}
-        terms = terms_of(self._exponents, sum_.members, self._hood.view)
-        if share.facts != share_facts(self._announced[sender].token, terms, partners, sum_.digest):
+        if share.facts != share_facts(self._announced[sender].token, sum_.terms, partners, sum_.digest):
             raise self._context.refusal(sender, Reason.STALE_ATTEMPT, "it rests on other announcements")
-        words = read_values(share.values, bits.count(sum_.positions), self._method.ring_bits)
+        words = read_values(share.values, sum_.count, self._method.ring_bits)
         sum_.add(sender, dict(zip(share.partners, share.checks, strict=True)), words)
         if sum_.complete:
             self._use(sum_)

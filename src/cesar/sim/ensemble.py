@@ -340,8 +340,8 @@ class Ensemble:
         up = {NodeId(i) for i in range(self._count) if crashes.get(i) != "before_announce"}
 
         def arrives(sender: NodeId, recipient: NodeId, frame: Frame) -> bool:
-            if watch is not None:
-                watch(sender, recipient, frame)
+            assert watch is not None
+            watch(sender, recipient, frame)
             return True
 
         return Wires(
@@ -349,8 +349,8 @@ class Ensemble:
             elsewhere=up.difference(self._here),
             pool=self._pool,
             workers=self._workers,
-            leaves=frames_that_leave(crashes, round_, self._hoods, self._seeds),
-            arrives=arrives,
+            leaves=frames_that_leave(crashes, round_, self._hoods, self._seeds) if crashes else None,
+            arrives=None if watch is None else arrives,
         )
 
     def _set_of(self, node: Node, round_: RoundNo) -> IndexSet:

@@ -1,8 +1,8 @@
 """Wires: carries frames between nodes in memory, in any order; loses them, or cuts a node off in mid-round.
 
-Nodes are actors. A worker takes a node that has mail and lets it read, or one that may have something to
-send and takes a few frames from it; nobody else touches the node meanwhile. Nodes with mail come first, so
-that memory holds a few frames at a time, however large they are. With a `shuffle`, frames are gathered and
+Nodes are actors. A worker takes a node, lets it read its mail and takes a few frames from it; nobody else touches
+the node meanwhile. Nodes with mail come first, and as long as much mail waits nobody sends, so that memory holds a few
+frames at a time, however large they are. With a `shuffle`, frames are gathered and
 delivered one by one in random order, which must lead to the same result. Where nodes live in several processes, each
 has wires of its own nodes; what is for others leaves them in `carry` and is handed to theirs.
 """
@@ -21,7 +21,7 @@ import numpy as np
 
 from cesar.errors import Reason, RemoteProtocolError
 from cesar.node import Node
-from cesar.protocol import AggregateReady, FrameRejected
+from cesar.protocol import AggregateReady, FrameRejected, Outbound
 from cesar.types import Buffer, NodeId
 from cesar.wire import Frame
 
@@ -39,6 +39,9 @@ LEAVING_BYTES = 64 << 20
 BATCH_BYTES = 1 << 20
 """Small frames travel together, which saves turns; a large one travels alone, which saves memory."""
 
+WAITING_BYTES = 16 << 20
+"""While more mail than this waits, nodes read and do not send."""
+
 
 _T = TypeVar("_T")
 
@@ -50,10 +53,6 @@ class _State(Enum):
     CALLED = 3  # at work, and there is more to do
 
 
-def _always(sender: NodeId, recipient: NodeId, frame: Frame) -> bool:
-    return True
-
-
 class Wires:
     """Connects nodes that have begun a round.
 
@@ -61,8 +60,8 @@ class Wires:
         nodes: the participants that live here.
         elsewhere: participants on the wires of other processes; frames to anybody else get lost.
         pool: has `workers` threads for us (kernels and the cipher release the interpreter lock).
-        leaves: what a node still sends; a crash is a node whose frames stop leaving.
-        arrives: what is not lost on the way.
+        leaves: what a node still sends, by default everything; a crash is a node whose frames stop leaving.
+        arrives: what is not lost on the way, by default nothing is.
         shuffle: deliver one frame at a time in an order drawn from this generator.
     """
 
@@ -73,13 +72,16 @@ class Wires:
         elsewhere: Container[NodeId] = (),
         pool: Executor | None = None,
         workers: int = 1,
-        leaves: Fate = _always,
-        arrives: Fate = _always,
+        leaves: Fate | None = None,
+        arrives: Fate | None = None,
         shuffle: np.random.Generator | None = None,
     ) -> None:
         self._nodes, self._leaves, self._arrives, self._shuffle = nodes, leaves, arrives, shuffle
         self._elsewhere, self._pool, self._workers = elsewhere, pool, workers
-        self._changed = threading.Condition()  # guards all that follows
+        self._lock = threading.Lock()  # guards all that follows
+        self._changed = threading.Condition(self._lock)
+        self._idle = 0  # workers that wait for a change
+        self._waiting = 0  # bytes of mail that nobody has read yet
         self._mail: dict[NodeId, Mail] = {node: deque() for node in nodes}
         self._states = dict.fromkeys(nodes, _State.IDLE)
         self._queue: deque[NodeId] = deque()  # a node may stand in it twice; its state says if it is due
@@ -108,8 +110,9 @@ class Wires:
         """
         self._leaving, self._room = [], LEAVING_BYTES
         self._deliver(mail)
-        for node in self._nodes:
-            self._call(node)
+        with self._lock:
+            for node in self._nodes:
+                self._call(node)
         self._carry()
         return self._leaving
 
@@ -162,17 +165,29 @@ class Wires:
 
     def _work(self) -> None:
         """Serve nodes until nothing is left to do."""
-        while (due := self._next()) is not None:
-            node, mail = due
-            more = False
+        served, more = None, False
+        while (due := self._next(served, more)) is not None:
+            served, mail = due
             try:
-                more = self._read(node, mail) if mail else self._send(node)
-            finally:
-                self._release(node, more)
+                more = self._serve(served, mail)
+            except BaseException:
+                with self._lock:
+                    self._release(served, more=False)
+                raise
 
-    def _next(self) -> tuple[NodeId, Mail] | None:
-        """A node to serve, and its mail; waits while others are at work and may call for more."""
-        with self._changed:
+    def _serve(self, node: NodeId, mail: Mail) -> bool:
+        """Let a node read, and send unless much is under way; whether it may have more to send."""
+        if mail:
+            self._read(node, mail)
+            if self._waiting > WAITING_BYTES:
+                return True
+        return self._send(node)
+
+    def _next(self, served: NodeId | None, more: bool) -> tuple[NodeId, Mail] | None:
+        """Give a node back and take the next one with its mail; waits while others are at work and may call for more."""
+        with self._lock:
+            if served is not None:
+                self._release(served, more)
             while True:
                 while self._queue:
                     node = self._queue.popleft()
@@ -180,79 +195,91 @@ class Wires:
                         self._states[node] = _State.AT_WORK
                         self._busy += 1
                         mail, self._mail[node] = self._mail[node], deque()
+                        self._waiting -= sum(len(payload) for _, payload in mail)
                         return node, mail
                 if self._busy == 0:
                     self._changed.notify_all()
                     return None
+                self._idle += 1
                 self._changed.wait()
+                self._idle -= 1
 
     def _release(self, node: NodeId, more: bool) -> None:
-        with self._changed:
-            self._busy -= 1
-            called = self._states[node] is _State.CALLED
-            self._states[node] = _State.IDLE
-            if more or called:
-                self._call(node, urgent=called)
-            elif self._busy == 0:
-                self._changed.notify_all()
+        self._busy -= 1
+        called = self._states[node] is _State.CALLED
+        self._states[node] = _State.IDLE
+        if more or called:
+            self._call(node, urgent=called)
+        elif self._busy == 0:
+            self._changed.notify_all()
 
     def _call(self, node: NodeId, *, urgent: bool = False) -> None:
         """Have a node served; one with mail before those that may only have something to send."""
-        with self._changed:
-            if self._states[node] in (_State.AT_WORK, _State.CALLED):
-                self._states[node] = _State.CALLED
-                return
-            if urgent:
-                self._queue.appendleft(node)
-            elif self._states[node] is _State.IDLE:
-                self._queue.append(node)
-            self._states[node] = _State.QUEUED
+        state = self._states[node]
+        if state is _State.AT_WORK or state is _State.CALLED:
+            self._states[node] = _State.CALLED
+            return
+        if urgent:
+            self._queue.appendleft(node)
+        elif state is _State.IDLE:
+            self._queue.append(node)
+        self._states[node] = _State.QUEUED
+        if self._idle:
             self._changed.notify()
 
-    def _read(self, node: NodeId, mail: Mail) -> bool:
+    def _read(self, node: NodeId, mail: Mail) -> None:
+        receive = self._nodes[node].receive
         for sender, payload in mail:
             try:
-                self._nodes[node].receive(sender, payload)
+                receive(sender, payload)
             except RemoteProtocolError as error:
                 self.rejected.append(error)
-        return True
 
     def _send(self, sender: NodeId) -> bool:
-        """Take frames from a node, about `BATCH_BYTES` at a time; whether there were any."""
+        """Take frames from a node, about `BATCH_BYTES` at a time; whether there may be more."""
         if self.held:
             return False
-        leaves, room = partial(self._leaves, sender), BATCH_BYTES
+        leaves = None if self._leaves is None else partial(self._leaves, sender)
+        room, more = BATCH_BYTES, False
         letters: list[Letter] = []
         leaving: list[Letter] = []
         for out in self._nodes[sender].outbound(leaves):
             payload = out.frame.payload
-            here = (to for to in out.recipients if to in self._nodes and self._arrives(sender, to, out.frame))
-            letters += [(sender, (to,), payload) for to in here]
-            if there := tuple(to for to in out.recipients if to in self._elsewhere):
+            if here := self._reached(sender, out):
+                letters.append((sender, here, payload))
+            if self._elsewhere and (there := tuple(to for to in out.recipients if to in self._elsewhere)):
                 leaving.append((sender, there, payload))
             room -= len(payload)
             if room <= 0:
+                more = True
                 break
-        else:
-            if room == BATCH_BYTES:
-                return False
         if leaving:
-            with self._changed:
+            with self._lock:
                 self._leaving += leaving
                 self._room -= sum(len(payload) for _, _, payload in leaving)
         if self._shuffle is None:
             self._deliver(letters)
         else:
-            self._flying += letters
-        return True
+            self._flying += [(sender, (to,), payload) for sender, here, payload in letters for to in here]
+        return more
+
+    def _reached(self, sender: NodeId, out: Outbound) -> tuple[NodeId, ...]:
+        """The nodes here that a frame gets to."""
+        arrives = self._arrives
+        return tuple(
+            to
+            for to in out.recipients
+            if to in self._nodes and (arrives is None or arrives(sender, to, out.frame))
+        )
 
     def _deliver(self, letters: Iterable[Letter]) -> None:
-        with self._changed:
-            reached = set()
+        with self._lock:
+            reached = {}
             for sender, recipients, payload in letters:
+                self._waiting += len(recipients) * len(payload)
                 for recipient in recipients:
                     self._mail[recipient].append((sender, payload))
-                    reached.add(recipient)
+                    reached[recipient] = True
             for recipient in reached:
                 self._call(recipient, urgent=True)
 
