@@ -4,6 +4,7 @@ cesar data get qasc
 cesar network init --peers 4 --out net
 python examples/gpt2_qasc.py net/peer-*                      # all peers on this machine, a small model
 python examples/gpt2_qasc.py net/peer-0 --weights gpt2/      # one peer, GPT-2's own weights
+python examples/gpt2_qasc.py net/peer-* --lora 8             # adapters of rank 8; nothing else trains or travels
 """
 
 import argparse
@@ -12,6 +13,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import torch
+from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 import cesar
@@ -20,16 +22,22 @@ from cesar.learn import datasets
 from cesar.learn.tasks import score
 
 
-def build(arguments: argparse.Namespace, vocabulary: int) -> GPT2LMHeadModel:
+def build(arguments: argparse.Namespace, vocabulary: int) -> nn.Module:
     """The model that all peers start from: weights of a local folder, else a small one from its configuration."""
+    torch.manual_seed(0)  # for adapters, too: the first ones must be the same everywhere
     if arguments.weights is not None:
-        return GPT2LMHeadModel.from_pretrained(arguments.weights, local_files_only=True)
-    torch.manual_seed(0)
-    width = arguments.width
-    config = GPT2Config(
-        vocab_size=vocabulary, n_layer=arguments.layers, n_embd=width, n_head=max(width // 64, 1)
-    )
-    return GPT2LMHeadModel(config)
+        model = GPT2LMHeadModel.from_pretrained(arguments.weights, local_files_only=True)
+    else:
+        width = arguments.width
+        heads = max(width // 64, 1)
+        model = GPT2LMHeadModel(
+            GPT2Config(vocab_size=vocabulary, n_layer=arguments.layers, n_embd=width, n_head=heads)
+        )
+    if not arguments.lora:
+        return model
+    from peft import LoraConfig, get_peft_model  # noqa: PLC0415  (pip install 'cesar-learning[lora]')
+
+    return get_peft_model(model, LoraConfig(r=arguments.lora, target_modules=["c_attn"], fan_in_fan_out=True))
 
 
 def train(folder: Path, arguments: argparse.Namespace) -> None:
@@ -51,11 +59,16 @@ def train(folder: Path, arguments: argparse.Namespace) -> None:
             report_to="none",
             disable_tqdm=True,
         )
-        callback = CesarCallback(peer, every=arguments.every)
+        which = "trainable" if arguments.lora else "all"
+        callback = CesarCallback(peer, every=arguments.every, parameters=which)
         examples = [{"input_ids": ids[row], "labels": labels[row]} for row in own]
         Trainer(model, settings, train_dataset=examples, callbacks=[callback]).train()
         accuracy = score(data, model.eval().cpu(), data.test).metrics(data.task)["accuracy"]
-        print(f"peer {peer.id}: accuracy {accuracy:.3f} after {peer.round} rounds", flush=True)
+        sent = sum(peer.totals()["bytes"].values()) / max(peer.round, 1)
+        print(
+            f"peer {peer.id}: accuracy {accuracy:.3f} after {peer.round} rounds of {sent:,.0f} bytes",
+            flush=True,
+        )
 
 
 def main() -> None:
@@ -64,6 +77,7 @@ def main() -> None:
     parser.add_argument("--weights", type=Path, help="local folder with GPT-2's weights")
     parser.add_argument("--layers", type=int, default=2, help="of a new model")
     parser.add_argument("--width", type=int, default=128, help="of a new model")
+    parser.add_argument("--lora", type=int, default=0, help="rank of adapters; 0 trains everything")
     parser.add_argument("--steps", type=int, default=300, help="optimiser steps")
     parser.add_argument("--every", type=int, default=10, help="optimiser steps between two averages")
     parser.add_argument("--learning-rate", type=float, default=1e-4)

@@ -8,7 +8,7 @@ from typing import NewType
 import numpy as np
 from numpy.typing import NDArray
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 NodeId = NewType("NodeId", int)
 RoundNo = NewType("RoundNo", int)
