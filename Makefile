@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 WORKERS ?= 2
 
-.PHONY: help demo test test-slow browser lint docs format vectors pictures clean
+.PHONY: help demo test test-slow browser lint docs format vectors pictures clean network-tools
 
 help:  ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -24,13 +24,19 @@ help:  ## Show what can be made
 demo: .venv/sim  ## Train 16 nodes on handwritten digits in ten ways and write a report page
 	$(BIN)/cesar demo
 
-test: .venv/stamp browser lint docs  ## Lint, check types and layers, run the tests
+test: .venv/stamp browser network-tools lint docs  ## Lint, check types and layers, run the tests
 	$(BIN)/pytest -n $(WORKERS) -m 'not slow'
 
 browser:  ## Install Chromium for the tests that look at pages (where apt-get and the rights are there)
 	@command -v chromium >/dev/null || { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] \
 		&& apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } \
 		|| echo 'no chromium: the tests that open pages are skipped'
+
+network-tools:  ## Install what the tests of sites behind firewalls need (where apt-get and the rights are there)
+	@{ command -v nft && command -v tcpdump && [ -x /usr/sbin/sshd ]; } >/dev/null \
+		|| { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && apt-get update -qq \
+		&& apt-get install -y -qq --no-install-recommends iproute2 nftables openssh-server tcpdump >/dev/null; } \
+		|| echo 'no nft, sshd or tcpdump: the tests of sites behind firewalls are skipped'
 
 test-slow: .venv/stamp  ## Run the long tests
 	$(BIN)/pytest -n $(WORKERS) -m slow

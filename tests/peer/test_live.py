@@ -220,8 +220,13 @@ def test_addresses_and_tokens_that_are_refused(tmp_path, monkeypatch):
     wrong = refused(*watch, "b:1", "--tokens", file)
     assert "line 1" in wrong
     assert "s3cret" not in wrong
-    monkeypatch.setenv("CESAR_STATUS_TOKEN", "s3cret\x7f")
-    assert "s3cret" not in refused(*watch, "127.0.0.1:1")
+    file.write_text("s3cret\x7f")
+    monkeypatch.setenv("CESAR_STATUS_TOKEN", str(file))
+    wrong = refused(*watch, "127.0.0.1:1")
+    assert "no header can carry" in wrong
+    assert "s3cret" not in wrong
+    file.write_text("s3cret\n")
+    assert "travel in clear" in refused(*watch, "b:1")
 
 
 # ── the page ────────────────────────────────────────────────────────────────────────────────────────────

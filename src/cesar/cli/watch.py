@@ -28,8 +28,8 @@ def command(
     tokens: Annotated[
         Path | None,
         typer.Option(
-            help="A private file with `ADDRESS TOKEN` on each line, for pages that want a token. One token for all of "
-            f"them may instead be in ${TOKEN_VARIABLE}."
+            help="A private file with `ADDRESS TOKEN` on each line, for pages that want a token. The file that "
+            f"${TOKEN_VARIABLE} names has one token for all others."
         ),
     ] = None,
     plain: Annotated[
@@ -76,17 +76,17 @@ def _places(peers: str, tokens: Path | None) -> list[Place]:
     known = {} if tokens is None else _read(tokens)
     if not known.keys() <= set(urls):
         raise ConfigError(f"{tokens}: {min(known.keys() - set(urls))} is not among the addresses of --peers")
-    common = os.environ.get(TOKEN_VARIABLE, "").strip()
-    return [Place(url, _check(known.get(url, common), tokens)) for url in urls]
+    named = os.environ.get(TOKEN_VARIABLE)
+    common = "" if named is None else _text(Path(named)).strip()
+    return [Place(url, _check(known.get(url, common))) for url in urls]
 
 
 def _read(tokens: Path) -> dict[str, str]:
     """The file's lines; what is wrong with one is said without what it holds."""
-    from cesar.peer.keyfiles import read_private  # noqa: PLC0415
     from cesar.peer.watch import Place  # noqa: PLC0415
 
     found = {}
-    for number, line in enumerate(read_private(tokens).decode(errors="replace").splitlines(), 1):
+    for number, line in enumerate(_text(tokens).splitlines(), 1):
         words = line.split()
         if words and not line.startswith("#"):
             if len(words) != 2:
@@ -95,8 +95,16 @@ def _read(tokens: Path) -> dict[str, str]:
     return found
 
 
-def _check(token: str, tokens: Path | None) -> str:
+def _text(path: Path) -> str:
+    from cesar.peer.keyfiles import read_private  # noqa: PLC0415
+
+    return read_private(path).decode(errors="replace")
+
+
+def _check(token: str) -> str:
     """A header can carry it."""
     if not (token.isascii() and token.isprintable() and " " not in token):
-        raise ConfigError(f"a token in {tokens or TOKEN_VARIABLE} has characters that no header can carry")
+        raise ConfigError(
+            "a token has characters that no header can carry; make one with `openssl rand -hex 32`"
+        )
     return token

@@ -26,8 +26,8 @@ from typing import TypeVar
 import numpy as np
 
 from cesar.errors import CesarError, ConfigError
+from cesar.peer import reach, waiting, words
 from cesar.peer import roster as rosters
-from cesar.peer import waiting, words
 from cesar.peer.claims import read_authority
 from cesar.peer.config import PeerConfig, session_of
 from cesar.peer.identity import Identity
@@ -214,15 +214,10 @@ class Check:
                 )
             else:
                 self._say(True, "port", "none is needed: this peer dials all its neighbours")
-        elif await _answers(address):
-            self._say(True, "port", f"listens at {listen} and answers at {address}")
         else:
-            self._say(
-                None,
-                "port",
-                f"listens at {listen}, but {address} does not answer from here; some routers do not allow that. "
-                f"Node(s) {_list(callers) or 'none'} must reach it: is the port forwarded?",
-            )
+            found = await reach.who_answers(address, peer.config.folder)
+            ok, text = reach.own_port(listen, address, found, _list(callers))
+            self._say(ok, "port", text)
         return True
 
     async def _watch(self, peer: AsyncPeer) -> None:
@@ -400,21 +395,12 @@ class _Refusals(logging.Handler):
 def _absence(peer: AsyncPeer, member: Member, error: str) -> str:
     """Why a neighbour is not there, and what to do."""
     if peer.roster.dials(peer.id, member.id):
-        return f"not reachable at {member.address}: {error or 'no answer'}"
+        relay = reach.behind_relay(peer.roster.members, member)
+        return f"not reachable at {member.address}: {error or 'no answer'}{relay}"
     if error:
         return f"no link: {error}"
     here = peer.roster.members[peer.id].address
     return f"it has not come; it dials this peer at {here}: does it run, and do the firewalls let it through?"
-
-
-async def _answers(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    try:
-        _, writer = await asyncio.wait_for(asyncio.open_connection(host.strip("[]"), int(port)), 3)
-    except (OSError, TimeoutError):
-        return False
-    writer.close()
-    return True
 
 
 def _span(member: Member) -> tuple[datetime, datetime]:

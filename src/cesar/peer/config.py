@@ -23,10 +23,13 @@ Purpose = Literal["train", "check"]
 
 
 class PeerSection(Section):
-    """Who this peer is and where it listens; keys, certificate and roster lie beside the file."""
+    """Who this peer is, where it listens, and whether it dials through the HTTP proxy that the environment names; keys,
+    certificate and roster lie beside the file.
+    """
 
     id: Annotated[int, Field(ge=0)]
     listen: str | None = None
+    proxy: bool = False
     status: str | None = None
     transcript: Path | None = None
 

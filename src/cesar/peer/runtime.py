@@ -112,7 +112,8 @@ class AsyncPeer:
             self._pace,
             self._transcript,
         )
-        self.transport = Transport(identity, roster, config.tables.peer.listen, self.reception)
+        peer = config.tables.peer
+        self.transport = Transport(identity, roster, peer.listen, self.reception, proxy=peer.proxy)
         self._turn = asyncio.Lock()
         self._locked = contextlib.ExitStack()
         self._ended: RoundNo | None = None  # the round that ended last; None while one runs

@@ -48,7 +48,6 @@ OPTIONS = (
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.server_handshake_timeout_ms", int(1000 * HELLO_SECONDS)),
     ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.enable_http_proxy", 0),
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 2_000),
 )
@@ -59,9 +58,13 @@ class Transport:
 
     Args:
         listen: host:port, or None where no port can be opened.
+        proxy: whether to dial through the HTTP proxy that the environment names.
     """
 
-    def __init__(self, identity: Identity, roster: Roster, listen: str | None, hub: Hub) -> None:
+    def __init__(
+        self, identity: Identity, roster: Roster, listen: str | None, hub: Hub, *, proxy: bool = False
+    ) -> None:
+        self._proxy = int(proxy)
         self._identity, self._hub, self._listen_at = identity, hub, listen
         self._roster = roster
         self._server: grpc.aio.Server | None = None
@@ -230,7 +233,11 @@ class Transport:
     async def _dial(self, link: Link, address: str, host_name: str, pinned: bytes) -> str:
         """Talk to a neighbour until the connection ends; returns why it did, unless the hub knows already."""
         credentials = grpc.ssl_channel_credentials(pinned, self._identity.tls_key, self._identity.certificate)
-        options = [*OPTIONS, ("grpc.ssl_target_name_override", host_name)]
+        options = [
+            *OPTIONS,
+            ("grpc.ssl_target_name_override", host_name),
+            ("grpc.enable_http_proxy", self._proxy),
+        ]
         async with grpc.aio.secure_channel(address, credentials, options=options) as channel:
             call = channel.stream_stream(SERVICE)()
 
