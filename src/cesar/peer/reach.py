@@ -13,7 +13,7 @@ from enum import Enum
 from pathlib import Path
 
 from cesar.peer.keyfiles import CERTIFICATE, TLS_KEY
-from cesar.peer.roster import Member
+from cesar.peer.member import Member
 from cesar.types import NodeId
 
 SECONDS = 3.0
