@@ -1,11 +1,14 @@
 """What a peer's own page says."""
 
 import asyncio
+import base64
 import http.client
+import re
 
 import networkx as nx
 import pytest
 
+from cesar.errors import ConfigError, Reason, RemoteProtocolError
 from cesar.peer.runtime import AsyncPeer
 from cesar.peer.status import StatusPage, _is_here, _page, _split
 from support.lan import edit, free_ports, make_network
@@ -78,11 +81,117 @@ def test_the_page_is_served_to_those_who_ask_for_this_machine(host, tmp_path):
     assert asyncio.run(story()) == [200, 403]
 
 
-def ask(host, port, name):
-    headers = {} if name is None else {"Host": name}
+TOKEN = "0123456789abcdef-token"
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+    """A peer whose status page listens on all addresses."""
+    network = make_network(tmp_path / "net", nx.complete_graph(3))
+    folder, port = network.folder / "peer-1", free_ports(1)
+    edit(folder, r"\[peer\]", f'[peer]\nstatus = "0.0.0.0:{port}"')
+    return folder, port
+
+
+def keep_token(folder, text=TOKEN, mode=0o600):
+    (folder / "token").write_text(text + "\n")
+    (folder / "token").chmod(mode)
+    return folder / "token"
+
+
+def test_without_a_token_the_page_is_for_this_machine(elsewhere):
+    folder, _ = elsewhere
+    with pytest.raises(ConfigError, match="is not this machine, and the page has no password"):
+        StatusPage(AsyncPeer.load(folder))
+
+
+@pytest.mark.parametrize(
+    "text, mode, why",
+    [
+        ("short", 0o600, "at least 16"),
+        ("x" * 20 + "\0", 0o600, "plain characters"),
+        (TOKEN, 0o644, "others can read"),
+    ],
+)
+def test_a_token_that_is_none(elsewhere, monkeypatch, text, mode, why):
+    folder, _ = elsewhere
+    monkeypatch.setenv("CESAR_STATUS_TOKEN", str(keep_token(folder, text, mode)))
+    with pytest.raises(ConfigError, match=why):
+        StatusPage(AsyncPeer.load(folder))
+
+
+def test_with_a_token_the_page_is_for_whoever_knows_it(elsewhere):
+    folder, port = elsewhere
+    edit(folder, r"\[peer\]", f'[peer]\nstatus_token = "{keep_token(folder).name}"')
+    basic = base64.b64encode(f"me:{TOKEN}".encode()).decode()
+    shown = {
+        "nothing": {}, "bearer": {"Authorization": f"Bearer {TOKEN}"}, "basic": {"authorization": f"Basic {basic}"},
+        "wrong": {"Authorization": f"Bearer {TOKEN}x"}, "no base64": {"Authorization": "Basic ?"},
+        "as it is": {"Authorization": TOKEN}, "host": {"Host": "localhost"},
+    }  # fmt: skip
+
+    async def story():
+        page = StatusPage(AsyncPeer.load(folder))
+        try:
+            answers = {
+                name: await asyncio.to_thread(ask, "127.0.0.1", port, headers=headers)
+                for name, headers in shown.items()
+            }
+            health = [
+                await asyncio.to_thread(ask, "127.0.0.1", port, path=path)
+                for path in ("/healthz", "/readyz", "/x")
+            ]
+            return answers, health
+        finally:
+            page.close()
+
+    answers, health = asyncio.run(story())
+    assert {name for name, status in answers.items() if status == 200} == {"bearer", "basic"}
+    assert set(answers.values()) == {200, 401}
+    assert health == [200, 503, 401], "it lives, it has nobody to average with, and the rest wants a token"
+
+
+def test_health_and_readiness(tmp_path):
+    network = make_network(tmp_path / "net", nx.complete_graph(3))
+    folder, port = network.folder / "peer-1", free_ports(1)
+    edit(folder, r"\[peer\]", f'[peer]\nstatus = "127.0.0.1:{port}"')
+    peer = AsyncPeer.load(folder)
+    alive = True
+    page = StatusPage(peer, lambda: alive)
+    try:
+        assert [page.answer(path, {})[0] for path in ("/healthz", "/readyz")] == [200, 503]
+        peer.liveness.connected(2)
+        assert [page.answer(path, {})[0] for path in ("/healthz", "/readyz")] == [200, 200]
+        alive = False
+        assert [page.answer(path, {})[0] for path in ("/healthz", "/readyz")] == [503, 503]
+    finally:
+        page.close()
+
+
+def test_metrics_of_refusals_and_of_what_ends(tmp_path):
+    network = make_network(tmp_path / "net", nx.complete_graph(3))
+    folder, port = network.folder / "peer-1", free_ports(1)
+    edit(folder, r"\[peer\]", f'[peer]\nstatus = "127.0.0.1:{port}"')
+    peer = AsyncPeer.load(folder)
+    peer.reception.refused(RemoteProtocolError(2, Reason.MALFORMED, "bad"))
+    peer.reception.sent_away(2, "bad")
+    page = StatusPage(peer)
+    try:
+        text = page.answer("/metrics", {})[2].decode()
+    finally:
+        page.close()
+    assert 'cesar_refusals_total{reason="malformed"} 1.0' in text
+    assert 'cesar_refusals_total{reason="conversation"} 1.0' in text
+    days = dict(re.findall(r'cesar_days_left{what="(\w+)"} ([\d.]+)', text))
+    assert days.keys() == {"certificate", "roster", "authority"}
+    assert 29 < float(days["certificate"]) <= 30
+
+
+def ask(host, port, name=None, *, path="/status.json", headers=None):
+    headers = headers or ({} if name is None else {"Host": name})
     connection = http.client.HTTPConnection(host.strip("[]"), port, timeout=10)
     try:
-        connection.request("GET", "/status.json", headers=headers)
+        connection.request("GET", path, headers=headers)
         return connection.getresponse().status
     finally:
         connection.close()

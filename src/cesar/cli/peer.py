@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="One peer of a network: keys, checks, training.")
 
-Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="A peer's folder, or its peer.toml.")]
+Folder = Annotated[
+    Path, typer.Argument(metavar="FOLDER", envvar="CESAR_PEER", help="A peer's folder, or its peer.toml.")
+]
 
 
 @app.command("request")
@@ -106,7 +108,7 @@ def run(
     from cesar.peer.peer import Peer  # noqa: PLC0415
 
     arguments, config = _arguments(settings or []), PeerConfig.load(folder)
-    node = Identity.load(config.folder).id  # what is wrong here shows before a long import
+    node = Identity.load(config.keys).id  # what is wrong here shows before a long import
     function = _function(train)
     joined: list[Peer] = []
 

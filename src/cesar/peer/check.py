@@ -27,16 +27,14 @@ import numpy as np
 
 from cesar.errors import CesarError, ConfigError
 from cesar.peer import reach, waiting, words
-from cesar.peer import roster as rosters
 from cesar.peer.claims import read_authority
 from cesar.peer.config import PeerConfig, session_of
 from cesar.peer.identity import Identity
 from cesar.peer.keyfiles import AGREEMENT_KEY, CA_CERTIFICATE, TLS_KEY, read_private, read_public
 from cesar.peer.liveness import Neighbour
 from cesar.peer.member import Member
-from cesar.peer.membership import SOON
+from cesar.peer.membership import SOON, newest
 from cesar.peer.messages import RELEASE
-from cesar.peer.roster import Roster
 from cesar.peer.runtime import AsyncPeer
 from cesar.peer.state import FILE as STATE_FILE
 from cesar.peer.state import StateFile
@@ -132,24 +130,22 @@ class Check:
         """All that can be seen without a network; None if it cannot work."""
         config = self._try("peer.toml", lambda: PeerConfig.load(self._path))
         folder = self._path if self._path.is_dir() else self._path.parent
+        keys, kept = (folder, folder) if config is None else (config.keys, config.state)
         for name in (TLS_KEY, AGREEMENT_KEY):
-            self._try("keys", lambda name=name: read_private(folder / name))  # type: ignore[misc]
+            self._try("keys", lambda name=name: read_private(keys / name))  # type: ignore[misc]
         if self.findings:
             return None
-        identity = self._try("identity", lambda: Identity.load(folder))
-        state = self._try("state", lambda: StateFile(folder / STATE_FILE))
+        identity = self._try("identity", lambda: Identity.load(keys))
+        state = self._try("state", lambda: StateFile(kept / STATE_FILE))
         if config is None or identity is None or state is None:
             return None
         self._say(
             True, "files", f"{folder}: settings, private keys, certificate and authority belong together"
         )
-        roster = self._try(
-            "roster",
-            lambda: Roster.load(folder / rosters.FILE, identity.ca, at_least=state.state.roster),
-        )
+        roster = self._try("roster", lambda: newest(folder, state, identity.ca))
         if roster is None:
             return None
-        mine = StateFile(folder / STATE)
+        mine = StateFile(kept / STATE)
         peer = self._try("settings", lambda: AsyncPeer(config, identity, roster, purpose="check", state=mine))
         if peer is None:
             return None
@@ -166,7 +162,7 @@ class Check:
         self._dates(
             "certificate", *_span(roster.members[peer.id]), "`cesar peer renew`, then `cesar network renew`"
         )
-        authority = read_authority(read_public(folder / CA_CERTIFICATE))
+        authority = read_authority(read_public(keys / CA_CERTIFICATE))
         self._dates(
             "authority",
             authority.not_valid_before_utc,
@@ -215,7 +211,7 @@ class Check:
             else:
                 self._say(True, "port", "none is needed: this peer dials all its neighbours")
         else:
-            found = await reach.who_answers(address, peer.config.folder)
+            found = await reach.who_answers(address, peer.config.keys)
             ok, text = reach.own_port(listen, address, found, _list(callers))
             self._say(ok, "port", text)
         return True
@@ -317,7 +313,7 @@ class Check:
         """Which groups would wait, and for whom; since when, as far as the last run knows."""
         roster, known = (
             peer.roster,
-            {wait.group: wait for wait in waiting.read(peer.config.folder / waiting.FILE)},
+            {wait.group: wait for wait in waiting.read(peer.config.state / waiting.FILE)},
         )
         for group in roster.groups.get(peer.id, ()):
             missing = tuple(node for node in group if node not in self._met)

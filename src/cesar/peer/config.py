@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,16 +16,28 @@ from cesar.crypto.keys import SESSION_BYTES
 from cesar.errors import ConfigError
 from cesar.methods import Cesar, SecureAggregation
 from cesar.peer.claims import check_address
+from cesar.peer.keyfiles import read_private
 from cesar.peer.roster import Roster, SettingValue
 from cesar.settings import MethodSection, Section, check, read_toml
 
 FILE = "peer.toml"
+LEAST_TOKEN = 16
 Purpose = Literal["train", "check"]
 
 
+ENVIRONMENT = {name: f"CESAR_{name.upper()}" for name in ("keys", "state", "checkpoints", "status_token")}
+"""Variables that name a path in place of the file: where an orchestrator mounts secrets and volumes."""
+
+
 class PeerSection(Section):
-    """Who this peer is, where it listens, and whether it dials through the HTTP proxy that the environment names; keys,
-    certificate and roster lie beside the file.
+    """Who this peer is and where it listens. What is not named elsewhere lies beside the file.
+
+    Attributes:
+        proxy: dial through the HTTP proxy that the environment names.
+        keys: the folder of the keys and the certificates; it is only read.
+        state: the folder of all that a peer writes.
+        checkpoints: the folder of the checkpoint; by default that of the state.
+        status_token: a private file; whoever knows its content may look at the status page from elsewhere.
     """
 
     id: Annotated[int, Field(ge=0)]
@@ -32,6 +45,10 @@ class PeerSection(Section):
     proxy: bool = False
     status: str | None = None
     transcript: Path | None = None
+    keys: Path | None = None
+    state: Path | None = None
+    checkpoints: Path | None = None
+    status_token: Path | None = None
 
     @field_validator("listen", "status")
     @classmethod
@@ -95,6 +112,43 @@ class PeerConfig:
                 'their own neighbours only, so leave it out (it is "relay" by default) and drop paper = true'
             )
         return cls(file.parent, tables)
+
+    def _place(self, name: str) -> Path | None:
+        """A path that the environment names, or the file, relative to the file."""
+        said = os.environ.get(ENVIRONMENT[name]) or getattr(self.tables.peer, name)
+        return None if said is None else self.folder / said
+
+    @property
+    def keys(self) -> Path:
+        """The folder of the keys and the certificates."""
+        return self._place("keys") or self.folder
+
+    @property
+    def state(self) -> Path:
+        """The folder of all that this peer writes."""
+        return self._place("state") or self.folder
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the checkpoint."""
+        return self._place("checkpoints") or self.state
+
+    @property
+    def status_token(self) -> str | None:
+        """What must be known to look at the status page from elsewhere; None if nobody may.
+
+        Raises:
+            ConfigError: others can read the file, or guess what is in it.
+        """
+        path = self._place("status_token")
+        if path is None:
+            return None
+        token = read_private(path).decode(errors="replace").strip()
+        if len(token) < LEAST_TOKEN or not token.isascii() or not token.isprintable():
+            raise ConfigError(
+                f"{path} must hold a token of at least {LEAST_TOKEN} plain characters, such as `openssl rand -hex 32` makes"
+            )
+        return token
 
     def method(self, roster: Roster, purpose: Purpose = "train") -> Cesar | SecureAggregation:
         """The method on the roster's graph. A check shares everything, so that anybody can say what the average must

@@ -59,7 +59,10 @@ class Hub(Protocol):
         """The conversation has ended, and no other has begun."""
 
     def failed(self, peer: NodeId, why: str) -> None:
-        """A link could not be made, or was ended for this reason."""
+        """A link could not be made, or the other side has ended it for this reason."""
+
+    def sent_away(self, peer: NodeId, why: str) -> None:
+        """This side has ended a conversation for this reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +197,7 @@ class Link:
             again, self._refused = reason == self._refused, reason  # it will dial again, and again
             level = logging.DEBUG if again else logging.WARNING
             log.log(level, "node %d: %s", self.peer, reason, extra={"peer_id": self.peer})
-            self._hub.failed(self.peer, reason)
+            self._hub.sent_away(self.peer, reason)
             with contextlib.suppress(Exception):
                 await asyncio.wait_for(stream.write(bytes([Message.REFUSED]) + reason.encode()), 2)
         finally:

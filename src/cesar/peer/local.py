@@ -18,7 +18,7 @@ from typing import IO, Any, Self
 
 from cesar.errors import CesarError, ConfigError
 from cesar.peer import roster as rosters
-from cesar.peer.config import PeerConfig
+from cesar.peer.config import ENVIRONMENT, PeerConfig
 from cesar.peer.keyfiles import AGREEMENT_KEY, CA_CERTIFICATE, TLS_KEY, read_public
 from cesar.peer.roster import Roster
 from cesar.types import NodeId
@@ -83,6 +83,7 @@ class LocalNetwork:
             raise ConfigError(f"{net} holds no network; `cesar network init --out {net}` makes one")
         self.roster = Roster.load(net / rosters.FILE, read_public(authority))
         self.peers = [Process(self._config(net, node)) for node in self.roster.members]
+        self._check_environment()
         self._check_ports()
 
     def _config(self, net: Path, node: NodeId) -> PeerConfig:
@@ -115,6 +116,12 @@ class LocalNetwork:
                             f"peer.{key} of node {peer.id}: {address} cannot be used ({error.strerror}); end what runs "
                             "there, perhaps an earlier `network up`, or make the network with another --port"
                         ) from None
+
+    def _check_environment(self) -> None:
+        """What names one peer's folders cannot hold for many."""
+        named = [name for name in ENVIRONMENT.values() if os.environ.get(name)]
+        if named and len(self.peers) > 1:
+            raise ConfigError(f"{', '.join(named)} would hold for all peers of this network; unset it here")
 
     def start(self, arguments: Sequence[str]) -> None:
         """`cesar peer run` for each, with these further arguments; its output goes to a log in its folder."""

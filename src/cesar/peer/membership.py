@@ -36,10 +36,29 @@ SOON = timedelta(days=30)
 """So long before something ends it is worth a warning, once a day."""
 
 
+def newest(folder: Path, state: StateFile, ca: bytes) -> Roster:
+    """The newest roster that lies in a peer's folder or beside its state.
+
+    Raises:
+        ConfigError: there is none that can be used.
+    """
+    found: list[Roster] = []
+    problems: list[ConfigError] = []
+    for path in dict.fromkeys((folder / FILE, state.folder / FILE)):
+        try:
+            found.append(Roster.load(path, ca, at_least=state.state.roster))
+        except ConfigError as error:
+            problems.append(error)
+    if not found:
+        raise problems[0]
+    return max(found, key=lambda roster: roster.version)
+
+
 class Membership:
     """One peer's place in the network.
 
     Args:
+        folder: where the site puts newer rosters; they are kept beside the state.
         usable: raises where this peer's settings and a roster do not go together; such a roster is never taken up.
 
     Attributes:
@@ -59,7 +78,8 @@ class Membership:
         usable: Callable[[Roster], object] = lambda _: None,
     ) -> None:
         self._identity, self._state, self._usable = identity, state, usable
-        self._path = folder / FILE
+        self._path = state.folder / FILE
+        self._delivered = folder / FILE
         self.roster, self.hood = roster, self._place(roster)
         self.newer: Roster | None = None
         self._looked_at: set[bytes] = set()  # digests of rosters that were read: none is read twice
@@ -114,13 +134,11 @@ class Membership:
 
     def look(self) -> None:
         """Whoever runs the site may have put a newer roster into the folder."""
-        try:
-            data = self._path.read_bytes()
-        except OSError:
-            return
-        if data != self.roster.raw:
+        for path in {self._path, self._delivered}:
             try:
-                self.offer(data, "the folder")
+                self.offer(path.read_bytes(), "the folder")
+            except OSError:
+                continue
             except Refusal as refusal:
                 log.warning("the folder: %s", refusal)
 

@@ -57,6 +57,17 @@ def on_loop(job: Coroutine[Any, Any, _T]) -> _T:
         raise
 
 
+def _answers() -> bool:
+    """Whether the event loop of the peers does anything within two seconds."""
+    job = asyncio.run_coroutine_threadsafe(asyncio.sleep(0), _loop())
+    try:
+        job.result(2)
+    except TimeoutError:
+        job.cancel()
+        return False
+    return True
+
+
 class Peer:
     """One participant. Make it with `Peer.join`."""
 
@@ -65,8 +76,8 @@ class Peer:
         self._steps = 0
         self.every = peer.config.tables.rounds.every
         """How many local steps lie between two averages (`rounds.every` in peer.toml)."""
-        self._checkpoint = peer.config.folder / CHECKPOINT
-        self._page = None if peer.config.tables.peer.status is None else StatusPage(peer)
+        self._checkpoint = peer.config.checkpoints / CHECKPOINT
+        self._page = None if peer.config.tables.peer.status is None else StatusPage(peer, _answers)
         self.last: tuple[nn.Module, Which] | None = None
         """The module that was averaged last, and which of its parameters."""
         self.settled = False
@@ -128,8 +139,8 @@ class Peer:
 
     @property
     def folder(self) -> Path:
-        """Where peer.toml lies; a good place for results."""
-        return self._peer.config.folder
+        """Where this peer keeps its state, by default beside peer.toml; a good place for results."""
+        return self._peer.config.state
 
     @property
     def place(self) -> int:
@@ -224,6 +235,7 @@ class Peer:
         from cesar.peer import model as models  # noqa: PLC0415
 
         task = self._peer.task
+        self._checkpoint.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         models.save(self._checkpoint, model, models.Kept(task.reference, task.sent, self._steps))
         return self._checkpoint
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 
 from cesar.errors import Reason, RemoteProtocolError
@@ -40,6 +41,9 @@ class Reception:
     Args:
         greeting: what this peer says of itself at the moment.
         pace: is told when frames come.
+
+    Attributes:
+        refusals: how many frames were refused, by reason, and how many conversations this peer has ended.
     """
 
     def __init__(
@@ -53,6 +57,7 @@ class Reception:
     ) -> None:
         self._greeting, self._transcript = greeting, transcript
         self._liveness, self._membership, self._engine, self._pace = liveness, membership, engine, pace
+        self.refusals: Counter[str] = Counter()
         self._changed = asyncio.Event()
         self._lines: dict[
             NodeId, tuple[float, int]
@@ -112,6 +117,10 @@ class Reception:
         self._liveness.failed(peer, why)
         self._changed.set()
 
+    def sent_away(self, peer: NodeId, why: str) -> None:
+        self.refusals["conversation"] += 1
+        self.failed(peer, why)
+
     def status(self, peer: NodeId, body: bytes) -> None:
         said = Status.from_bytes(body)
         self._check_round(said)
@@ -163,6 +172,7 @@ class Reception:
 
     def refused(self, error: RemoteProtocolError) -> int:
         """A frame of a neighbour could not be taken in; returns how many such there were."""
+        self.refusals[error.reason.value] += 1
         self._log(logging.WARNING, str(error), error.peer, reason=error.reason.value)
         return self._liveness.blamed(error.peer, str(error), harmless=error.reason in HARMLESS)
 

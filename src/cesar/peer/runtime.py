@@ -29,10 +29,9 @@ from typing import Self
 import numpy as np
 
 from cesar import memory
-from cesar.errors import ConfigError, MembershipError, Reason
+from cesar.errors import CesarError, ConfigError, Reason
 from cesar.methods import SETTLE_ROUNDS, SETTLE_SHARE
 from cesar.node import Node
-from cesar.peer import roster as rosters
 from cesar.peer import state as states
 from cesar.peer import waiting
 from cesar.peer.chunks import Message
@@ -40,7 +39,7 @@ from cesar.peer.config import FILE, PeerConfig, Purpose
 from cesar.peer.engine import EngineThread, advance
 from cesar.peer.identity import Identity
 from cesar.peer.liveness import Liveness, Neighbour
-from cesar.peer.membership import Membership
+from cesar.peer.membership import Membership, newest
 from cesar.peer.messages import HAS_SETTLED, TRAINS, Status, share_in
 from cesar.peer.pace import Pace
 from cesar.peer.reception import Reception
@@ -94,7 +93,7 @@ class AsyncPeer:
             )
         self.config, self.id = config, identity.id
         self.task = Task(config, roster, purpose, session)
-        self._state = state or StateFile(config.folder / states.FILE)
+        self._state = state or StateFile(config.state / states.FILE)
         self._entropy = entropy or partial(states.fresh_entropy, self.id)
         self.membership = Membership(identity, roster, config.folder, self._state, self.task.usable)
         first = self._state.state.next_round
@@ -103,7 +102,7 @@ class AsyncPeer:
         self._pace = Pace(rounds.floor, rounds.ceiling) if purpose == "train" else Pace(*CHECK_SECONDS)
         self._engine = EngineThread(f"cesar engine {self.id}")
         transcript = config.tables.peer.transcript
-        self._transcript = None if transcript is None else Transcript(config.folder / transcript)
+        self._transcript = None if transcript is None else Transcript(config.state / transcript)
         self.reception = Reception(
             lambda: self.task.greeting(self.membership, self.liveness.mine, satisfied=self.satisfied),
             self.liveness,
@@ -119,7 +118,7 @@ class AsyncPeer:
         self._ended: RoundNo | None = None  # the round that ended last; None while one runs
         self.satisfied = False
         self.totals = Totals()
-        self.waiting = Waiting(config.folder / waiting.FILE if purpose == "train" else None)
+        self.waiting = Waiting(config.state / waiting.FILE if purpose == "train" else None)
 
     @classmethod
     def load(cls, path: str | Path, *, purpose: Purpose = "train") -> Self:
@@ -129,9 +128,9 @@ class AsyncPeer:
             ConfigError: says which file is wrong and what to do.
         """
         config = PeerConfig.load(path)
-        identity = Identity.load(config.folder)
-        state = StateFile(config.folder / states.FILE)
-        roster = Roster.load(config.folder / rosters.FILE, identity.ca, at_least=state.state.roster)
+        identity = Identity.load(config.keys)
+        state = StateFile(config.state / states.FILE)
+        roster = newest(config.folder, state, identity.ca)
         return cls(config, identity, roster, purpose=purpose, state=state)
 
     @classmethod
@@ -175,25 +174,28 @@ class AsyncPeer:
             ConfigError: another process runs this peer, or has its port.
             MembershipError: its certificate or its roster has ended.
         """
-        self._locked.callback(os.close, states.lock(self.config.folder))
-        self._state.reload()  # another process may have run this peer since it was read
+        self._locked.callback(os.close, states.lock(self.config.state))
         try:
-            self.membership.check()
-        except MembershipError:
+            self._resume()
+            await self.transport.start()
+        except CesarError:
             self._locked.close()
             raise
-        self.membership.remember()
-        first = self._state.state.next_round
-        self.liveness.mine = Status(first, first, self.liveness.mine.mode)
-        self.task.continuity.recall(self._state.sums())
-        self._pace.start(time.monotonic())
-        try:
-            await self.transport.start()
         except OSError as error:
             self._locked.close()
             raise ConfigError(f"{error}; peer.listen in {self.config.folder / FILE} names the port") from None
         where = self.config.tables.peer.listen
         log.info("node %d %s", self.id, f"listens at {where}" if where else "only dials")
+
+    def _resume(self) -> None:
+        """Go on where this peer, perhaps as another process, has ended."""
+        self._state.reload()
+        self.membership.check()
+        self.membership.remember()
+        first = self._state.state.next_round
+        self.liveness.mine = Status(first, first, self.liveness.mine.mode)
+        self.task.continuity.recall(self._state.sums())
+        self._pace.start(time.monotonic())
 
     async def wait_for_neighbours(self, seconds: float) -> None:
         """Until all are connected, or the time is over."""

@@ -43,7 +43,7 @@ class StateFile:
     """The state on disk. Each change is durable when the call returns."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._path, self.folder = path, path.parent
         self.state = self._read()
 
     def reload(self) -> None:
@@ -67,7 +67,7 @@ class StateFile:
 
     @property
     def _sums(self) -> Path:
-        return self._path.with_name(SUMS)
+        return self.folder / SUMS
 
     def keep_sums(self, records: list[Record]) -> None:
         """Make durable which members were in the last sums, before anything of them leaves; see `Continuity`."""
@@ -90,6 +90,8 @@ class StateFile:
             return _parse(self._path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return State()
+        except OSError as error:
+            raise ConfigError(f"cannot read {self._path}: {error.strerror}") from None
         except (ValueError, TypeError, AttributeError, RecursionError):
             raise ConfigError(
                 f"{self._path} is damaged; remove it to start over (masks are fresh either way), and make sure "
@@ -103,9 +105,15 @@ def lock(folder: Path) -> int:
     Two processes with one identity would take each other's connections away.
 
     Raises:
-        ConfigError: another process runs this peer.
+        ConfigError: another process runs this peer, or nothing can be written there.
     """
-    held = os.open(folder / LOCK, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        held = os.open(folder / LOCK, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write to {folder}: {error.strerror}; CESAR_STATE, or state in peer.toml, names a folder for what a peer writes"
+        ) from None
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

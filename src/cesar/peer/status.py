@@ -1,14 +1,21 @@
-"""A small page for the people who run a peer, and metrics for Prometheus; for this machine only.
+"""A small page for the people who run a peer, and metrics for Prometheus; for this machine, or whoever knows a token.
 
 /             the page        /status.json  the same for programs        /metrics  Prometheus text
+/healthz      200 as long as the process does its work                   /readyz   200 if it has somebody to average with
+
+The last two are for orchestrators. They say nothing but yes or no, and ask for no token.
 """
 
 from __future__ import annotations
 
+import base64
+import hmac
 import ipaddress
 import json
 import socket
 import threading
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -20,6 +27,8 @@ from cesar.page import render
 from cesar.peer import words
 from cesar.peer.runtime import AsyncPeer
 from cesar.wire import CATEGORIES
+
+PLAIN = "text/plain; charset=utf-8"
 
 
 def snapshot(peer: AsyncPeer) -> dict[str, Any]:
@@ -40,6 +49,8 @@ def snapshot(peer: AsyncPeer) -> dict[str, Any]:
         "figures": dict(totals.figures),
         "settling": peer.liveness.mine.share > 0,
         "groups": _groups(peer),
+        "refusals": dict(peer.reception.refusals),
+        "days_left": peer.membership.days_left(),
         "neighbours": [
             {
                 "id": node,
@@ -99,7 +110,19 @@ class _Metrics:
                 names = (" ".join(map(str, group[nodes])) for nodes in ("members", "missing"))
                 waiting.add_metric([*names], group["since"])
         silent = sum(group["waits"] for group in now["groups"])
+        refusals = CounterMetricFamily(
+            "cesar_refusals",
+            "Frames that were refused, by reason, and conversations that were ended",
+            labels=["reason"],
+        )
+        for reason, count in now["refusals"].items():
+            refusals.add_metric([reason], count)
+        days = GaugeMetricFamily("cesar_days_left", "Days until something ends", labels=["what"])
+        for what, left in now["days_left"].items():
+            days.add_metric([what], left)
         return [
+            refusals,
+            days,
             GaugeMetricFamily("cesar_groups_waiting", "Groups that wait for a member", value=silent),
             waiting,
             GaugeMetricFamily("cesar_round", "The next round", value=now["round"]),
@@ -133,42 +156,51 @@ def _is_here(host: str) -> bool:
         return False
 
 
-class StatusPage:
-    """Serves on the address that peer.toml gives, from a thread of its own."""
+def _knows(header: str, token: str) -> bool:
+    """Whether an Authorization header shows the token: as Prometheus sends it, or as the password that a browser asks for."""
+    kind, _, said = header.partition(" ")
+    if kind == "Basic":
+        try:
+            said = base64.b64decode(said, validate=True).decode().partition(":")[2]
+        except ValueError:
+            return False
+    return kind in {"Basic", "Bearer"} and hmac.compare_digest(said.encode(), token.encode())
 
-    def __init__(self, peer: AsyncPeer) -> None:
+
+class StatusPage:
+    """Serves on the address that peer.toml gives, from a thread of its own.
+
+    Args:
+        answers: whether the peer still does its work.
+
+    Raises:
+        ConfigError: the address is not this machine's, and there is no token; or it cannot be used.
+    """
+
+    def __init__(self, peer: AsyncPeer, answers: Callable[[], bool] = lambda: True) -> None:
         address = peer.config.tables.peer.status
         assert address is not None
         host, port = _split(address)
-        if not _is_here(host):
+        self._peer, self._answers, self._token = peer, answers, peer.config.status_token
+        if self._token is None and not _is_here(host):
             raise ConfigError(
-                f"peer.status: {host} is not this machine; the page has no password, so use 127.0.0.1 and a tunnel"
+                f"peer.status: {host} is not this machine, and the page has no password; use 127.0.0.1 and a tunnel, or name a "
+                "file with a token (status_token in peer.toml, or CESAR_STATUS_TOKEN)"
             )
-        registry = CollectorRegistry()
-        registry.register(_Metrics(peer))
+        self._registry = CollectorRegistry()
+        self._registry.register(_Metrics(peer))
+        page = self
 
         class Handler(BaseHTTPRequestHandler):
             timeout = 5
 
             def do_GET(self) -> None:
-                # A page from elsewhere can give its own name this machine's address, and then ask as if it were ours.
-                if not _is_here(_split(self.headers.get("Host", "localhost"))[0]):
-                    self.send_error(403)
-                    return
-                match self.path:
-                    case "/":
-                        self._answer(
-                            "text/html; charset=utf-8", _page(snapshot(peer)).encode(errors="replace")
-                        )
-                    case "/status.json":
-                        self._answer("application/json", json.dumps(snapshot(peer)).encode())
-                    case "/metrics":
-                        self._answer("text/plain; version=0.0.4; charset=utf-8", generate_latest(registry))
-                    case _:
-                        self.send_error(404)
-
-            def _answer(self, kind: str, body: bytes) -> None:
-                self.send_response(200)
+                status, kind, body = page.answer(
+                    self.path, {name.lower(): value for name, value in self.headers.items()}
+                )
+                self.send_response(status)
+                if status == HTTPStatus.UNAUTHORIZED:
+                    self.send_header("WWW-Authenticate", 'Basic realm="cesar", charset="UTF-8"')
                 self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
@@ -186,6 +218,39 @@ class StatusPage:
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), daemon=True)
         self._thread.start()
+
+    def answer(self, path: str, headers: Mapping[str, str]) -> tuple[HTTPStatus, str, bytes]:
+        """Status, type and body of what is answered."""
+        if path in {"/healthz", "/readyz"}:
+            fine = self._answers() and (path == "/healthz" or bool(self._peer.liveness.up))
+            return (
+                (HTTPStatus.OK if fine else HTTPStatus.SERVICE_UNAVAILABLE),
+                PLAIN,
+                b"yes\n" if fine else b"no\n",
+            )
+        if self._token is not None:
+            if not _knows(headers.get("authorization", ""), self._token):
+                return HTTPStatus.UNAUTHORIZED, PLAIN, b"this page is for those who know its token\n"
+        elif not _is_here(_split(headers.get("host", "localhost"))[0]):
+            # A page from elsewhere can give its own name this machine's address, and then ask as if it were ours.
+            return HTTPStatus.FORBIDDEN, PLAIN, b"this page is for those who ask for this machine\n"
+        match path:
+            case "/":
+                return (
+                    HTTPStatus.OK,
+                    "text/html; charset=utf-8",
+                    _page(snapshot(self._peer)).encode(errors="replace"),
+                )
+            case "/status.json":
+                return HTTPStatus.OK, "application/json", json.dumps(snapshot(self._peer)).encode()
+            case "/metrics":
+                return (
+                    HTTPStatus.OK,
+                    "text/plain; version=0.0.4; charset=utf-8",
+                    generate_latest(self._registry),
+                )
+            case _:
+                return HTTPStatus.NOT_FOUND, PLAIN, b"there is no such page\n"
 
     def close(self) -> None:
         self._server.shutdown()

@@ -29,6 +29,7 @@ class Transcript:
     """Appends to a file that only its owner can read."""
 
     def __init__(self, path: Path) -> None:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "r+b")
         self._file.truncate(self._whole())
         self._file.seek(0, os.SEEK_END)
