@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 WORKERS ?= 2
 
-.PHONY: help demo test test-slow browser lint docs format vectors pictures clean network-tools
+.PHONY: help demo test test-slow browser lint docs format vectors pictures clean network-tools lock lock-check sbom
 
 help:  ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -63,6 +63,21 @@ pictures: .venv/stamp  ## Draw the pictures of the documentation anew
 	$(BIN)/python tools/pictures/who_sees_what.py
 	$(BIN)/python tools/pictures/live_table.py
 	$(BIN)/python tools/pictures/accuracy_bytes.py
+
+LOCK = $(BIN)/uv pip compile pyproject.toml --extra peers --extra sim --universal --python-version 3.11 --generate-hashes \
+	--no-header --no-annotate --quiet
+
+lock: .venv/stamp  ## Write requirements.lock anew: the newest versions that fit, with their hashes, for a release
+	$(LOCK) --upgrade --output-file requirements.lock
+
+lock-check: .venv/stamp  ## See that requirements.lock is what pyproject.toml asks for
+	cp requirements.lock .venv/requirements.lock
+	$(LOCK) --output-file .venv/requirements.lock
+	diff -u requirements.lock .venv/requirements.lock
+
+sbom: .venv/stamp  ## Write the software bill of materials of a release into dist/
+	mkdir -p dist
+	$(BIN)/cyclonedx-py requirements requirements.lock --pyproject pyproject.toml --mc-type library --output-reproducible --of JSON -o dist/cesar-learning.cdx.json
 
 clean:  ## Remove what was made
 	rm -rf .venv build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

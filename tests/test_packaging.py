@@ -1,5 +1,6 @@
 """The wheel works where the source tree is not."""
 
+import json
 import os
 import re
 import subprocess
@@ -9,6 +10,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -48,6 +51,67 @@ def test_a_shell_completes_commands():
     command = Path(sys.executable).parent / "cesar"
     done = subprocess.run([command], capture_output=True, text=True, check=True, env=asked)
     assert done.stdout.split() == ["report", "reproduce"]
+
+
+# ── what a release is made of ───────────────────────────────────────────────────────────────────────────
+
+
+def locked():
+    """(requirement, its hashes) of requirements.lock."""
+    text = (ROOT / "requirements.lock").read_text().replace("\\\n", "")
+    for line in text.splitlines():
+        pinned, *hashes = re.split(r"\s+--hash=", line.strip())
+        yield Requirement(pinned), hashes
+
+
+def asked_for(extra=None):
+    """What an installation with this extra, or without any, needs directly."""
+    for text in PROJECT["dependencies"] if extra is None else EXTRAS[extra]:
+        need = Requirement(text)
+        if need.name == PROJECT["name"]:
+            for inner in need.extras:
+                yield from asked_for(inner)
+        else:
+            yield need
+
+
+def test_the_lock_has_one_version_and_its_hashes_for_everything():
+    for need, hashes in locked():
+        assert re.fullmatch(r"==[\w.+!]+", str(need.specifier)), need
+        assert hashes
+        assert all(re.fullmatch("sha256:[0-9a-f]{64}", one) for one in hashes), need
+    assert "//" not in (ROOT / "requirements.lock").read_text(), (
+        "no place to fetch from: that is the reader's choice"
+    )
+
+
+def test_the_lock_is_what_this_version_asks_for():
+    """Offline; `make lock-check` asks the index as well."""
+    versions = {}
+    for need, _ in locked():
+        versions.setdefault(canonicalize_name(need.name), []).append(str(need.specifier)[2:])
+    for need in [*asked_for(), *asked_for("peers"), *asked_for("sim")]:
+        found = versions[canonicalize_name(need.name)]
+        assert any(need.specifier.contains(version) for version in found), (need, found)
+
+
+def test_the_bill_of_materials_lists_what_is_locked(tmp_path):
+    """The very command of `make sbom`."""
+    (command,) = re.findall(r"^\t\$\(BIN\)/cyclonedx-py (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    words = [tmp_path / "sbom.json" if word.startswith("dist/") else word for word in command.split()]
+    subprocess.run([sys.executable, "-m", "cyclonedx_py", *words], cwd=ROOT, check=True, capture_output=True)
+    made = json.loads((tmp_path / "sbom.json").read_text())
+    assert made["bomFormat"] == "CycloneDX"
+    assert made["metadata"]["component"]["name"] == PROJECT["name"]
+    listed = {(part["name"], part["version"]) for part in made["components"]}
+    assert listed == {(need.name, str(need.specifier)[2:]) for need, _ in locked()}
+    hashes = {
+        h["content"]
+        for part in made["components"]
+        for ref in part["externalReferences"]
+        for h in ref["hashes"]
+    }
+    assert hashes == {one.removeprefix("sha256:") for _, some in locked() for one in some}
 
 
 @pytest.mark.slow
