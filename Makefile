@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 WORKERS ?= 2
 
-.PHONY: help demo test test-slow browser lint docs format vectors pictures clean network-tools
+.PHONY: help demo test test-slow browser lint docs format vectors pictures release clean network-tools
 
 help:  ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -63,6 +63,11 @@ pictures: .venv/stamp  ## Draw the pictures of the documentation anew
 	$(BIN)/python tools/pictures/who_sees_what.py
 	$(BIN)/python tools/pictures/live_table.py
 	$(BIN)/python tools/pictures/accuracy_bytes.py
+
+release: .venv/stamp  ## Build wheel and source distribution into dist/, and check what an index would show
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/python -m twine check --strict dist/*
 
 clean:  ## Remove what was made
 	rm -rf .venv build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
