@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 WORKERS ?= 2
 
-.PHONY: help demo test test-slow browser lint docs format vectors pictures clean network-tools lock lock-check sbom
+.PHONY: help demo test test-slow browser lint docs format vectors pictures release clean network-tools lock lock-check sbom
 
 help:  ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -78,6 +78,11 @@ lock-check: .venv/stamp  ## See that requirements.lock is what pyproject.toml as
 sbom: .venv/stamp  ## Write the software bill of materials of a release into dist/
 	mkdir -p dist
 	$(BIN)/cyclonedx-py requirements requirements.lock --pyproject pyproject.toml --mc-type library --output-reproducible --of JSON -o dist/cesar-learning.cdx.json
+
+release: .venv/stamp  ## Build wheel and source distribution into dist/, and check what an index would show
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/python -m twine check --strict dist/*
 
 clean:  ## Remove what was made
 	rm -rf .venv build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

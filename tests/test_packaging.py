@@ -22,6 +22,7 @@ TEXTS += [path for path in ROOT.glob("src/**/*") if path.suffix in (".py", ".htm
 
 def test_the_promised_extras_are_there():
     assert {"sim", "peers", "nlp", "ray", "plots", "lightning", "transformers", "docs", "all"} <= set(EXTRAS)
+    assert {"lora", "dp"} <= set(EXTRAS)  # for examples alone
 
 
 def fetched(line):
@@ -32,7 +33,7 @@ def fetched(line):
 
 def test_whoever_follows_a_message_installs_this_package():
     """On the index, `cesar` is something else that somebody else wrote."""
-    ours = re.compile(rf"'?(\.|{PROJECT['name']})(\[[a-z,]+\]|\[{{extra}}\])?'?|pip|requirements\S*")
+    ours = re.compile(rf"'?(\.|{PROJECT['name']})(\[[a-z,]+\]|\[{{extra}}\]|\[…\])?'?|pip|requirements\S*")
     lines = [(path, line) for path in TEXTS if path.is_file() for line in path.read_text().splitlines()]
     said = [(path.name, what) for path, line in lines if "pip install" in line for what in fetched(line)]
     assert len(said) > 10
@@ -117,10 +118,13 @@ def test_the_bill_of_materials_lists_what_is_locked(tmp_path):
 @pytest.mark.slow
 def test_a_wheel_runs_the_demo_in_a_new_environment(tmp_path):
     """Dependencies come from this environment, the package itself from the wheel alone."""
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]
     done = subprocess.run(build, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    (wheel,) = tmp_path.glob("cesar_learning-*.whl")
+    (wheel,), (source,) = tmp_path.glob("cesar_learning-*.whl"), tmp_path.glob("cesar_learning-*.tar.gz")
+    check = [sys.executable, "-m", "twine", "check", "--strict", str(wheel), str(source)]
+    done = subprocess.run(check, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
     names = zipfile.ZipFile(wheel).namelist()
     assert {"cesar/py.typed", "cesar/experiment/demo.toml", "cesar/templates/page.html"} <= set(names)
     assert not [name for name in names if name.startswith(("tests", "src"))]

@@ -57,7 +57,8 @@ def degrees(read):
 
 
 def init(cesar, tmp_path, *options, peers=8):
-    cesar.good("network", "init", "--peers", peers, "--out", "net", "--seed", 1, *options)
+    said = cesar.good("network", "init", "--peers", peers, "--out", "net", "--seed", 1, *options)
+    assert "Next: `cesar network up net`" in said
     return tmp_path / "net"
 
 

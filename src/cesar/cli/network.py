@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import shlex
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -123,6 +124,11 @@ def init(
     )
     _recommend(graph, group_size or None)
     _show_trust(out / "ca" / keyfiles.CA_CERTIFICATE)
+    if not requests:
+        place = shlex.quote(str(out))
+        typer.echo(
+            f"Next: `cesar network up {place}` trains all of them on this machine; `cesar audit {place}` says who could read what."
+        )
 
 
 def _count(peers: int | None, requests: dict[NodeId, claims.Request], port: int) -> int:
