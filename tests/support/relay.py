@@ -26,7 +26,7 @@ FIREWALL = """
 table inet site {
   chain arriving {
     type filter hook input priority 0; policy drop;
-    iif "lo" accept
+    iifname "lo" accept
     ct state established,related accept
   }
 }

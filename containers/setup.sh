@@ -1,0 +1,17 @@
+#!/bin/sh
+# Keys, a signed roster and a token for the four peers of compose.yaml; all on one machine, so for trying out only.
+set -eu
+[ -e /peer/0/peer.toml ] && exit 0
+for i in 0 1 2 3; do
+    cesar peer request --network demo --id $i --name site-$i --address peer-$i:7400 --out /peer/$i
+done
+cesar network init --out /tmp/authority --name demo --topology complete \
+    --request /peer/0/request.json --request /peer/1/request.json \
+    --request /peer/2/request.json --request /peer/3/request.json
+umask 077
+token=$(python -c 'import secrets; print(secrets.token_hex(32))')
+for i in 0 1 2 3; do
+    cp /tmp/authority/signed/peer-$i/* /peer/$i/
+    sed -i 's/^status = .*/status = "0.0.0.0:7500"\nstatus_token = "..\/token"/' /peer/$i/peer.toml
+done
+echo "$token" >/peer/token
