@@ -2,7 +2,7 @@
 # Build the image and run the four peers of compose.yaml for real, with podman; as root, in about five minutes.
 #
 #   containers/try.sh                                       on a base made of Debian's packages (needs mmdebstrap)
-#   BASE=docker.io/library/python:3.12-slim-bookworm containers/try.sh
+#   BASE=python:3.12-slim-bookworm containers/try.sh
 #
 # PODMAN="podman --runtime runc" is for machines whose default runtime does not work; BUILD has further options of the build.
 set -euo pipefail
