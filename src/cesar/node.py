@@ -15,10 +15,10 @@ from cesar import ring
 from cesar.crypto.keys import Keyring, RoundId
 from cesar.indices import IndexSet
 from cesar.methods import DPSGD, Cesar, Method, SecureAggregation
-from cesar.protocol import Continuity, Contribution, Deadlines, Engine, Event, Outbound, Record
+from cesar.protocol import Continuity, Contribution, Deadlines, Engine, Event, Outbound
 from cesar.sparsify import AnySparsifier, CoordinatedSubsampling, FullSharing, RandomSubsampling
 from cesar.topology import Neighbourhood
-from cesar.types import Buffer, Entropy, NodeId, RoundNo, Vector
+from cesar.types import Buffer, Entropy, LastSum, NodeId, RoundNo, Vector
 from cesar.wire import CATEGORIES, Frame, Kind
 
 
@@ -201,7 +201,7 @@ class Node:
         """No frame of a round in this neighbourhood has more bytes."""
         return self._engine.largest_frame(hood)
 
-    def new_sums(self) -> list[Record] | None:
+    def new_sums(self) -> list[LastSum] | None:
         """Which members are in sums, if that has changed: to be durable before the next frame is sent."""
         return self._engine.new_sums()
 

@@ -29,3 +29,6 @@ Entropy = Callable[[int], bytes]
 
 Buffer = bytes | bytearray | memoryview
 """What frames are made of; nobody writes to one that was handed over."""
+
+LastSum = tuple[NodeId, tuple[NodeId, ...], RoundNo, tuple[NodeId, ...]]
+"""A receiver, one of its groups, the round of the last sum over it, and who was in that."""

@@ -97,7 +97,7 @@ def test_a_check_finds_them_too(network, tmp_path, monkeypatch):
     for name, place in places.items():
         monkeypatch.setenv(ENVIRONMENT[name], str(place))
     findings = on_loop(Check(folder, 0).run())
-    assert [f.ok for f in findings if f.item in {"files", "roster"}] == [True, True]
+    assert {f.item for f in findings if f.ok} >= {"files", "roster"}
     monkeypatch.setenv("CESAR_KEYS", str(tmp_path / "nowhere"))
     assert any(f.item == "keys" and f.ok is False for f in on_loop(Check(folder, 0).run()))
 

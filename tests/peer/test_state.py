@@ -60,7 +60,7 @@ def test_a_kill_at_any_moment_changes_all_or_nothing(tmp_path):
         [sys.executable, "-c", WRITER, str(tmp_path / "state.json")],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr

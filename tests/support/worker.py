@@ -81,7 +81,8 @@ def note(folder: Path, **fields: object) -> None:
     """Append a line as a whole: what is killed before this has not happened."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     sizes = {"frames": (folder / "frames").stat().st_size, "memory": pages * os.sysconf("SC_PAGESIZE")}
-    line = json.dumps({**fields, "pid": os.getpid(), **sizes}) + "\n"
+    load = os.getloadavg()[0] / (os.cpu_count() or 1)
+    line = json.dumps({**fields, "pid": os.getpid(), "load": load, **sizes}) + "\n"
     with (folder / NOTES).open("ab", buffering=0) as file:
         file.write(line.encode())
 

@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
 from cesar.node import Node
-from cesar.protocol import Event, Outbound, Record
-from cesar.types import NodeId
+from cesar.protocol import Event, Outbound
+from cesar.types import LastSum, NodeId
 
 _T = TypeVar("_T")
 
@@ -70,7 +70,7 @@ class Step(NamedTuple):
     events: list[Event]
     deadline: float | None
     joinable: bool
-    sums: list[Record] | None
+    sums: list[LastSum] | None
 
 
 def advance(

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from cesar import files
 from cesar.errors import ConfigError, LocalProtocolError
-from cesar.protocol import Record
-from cesar.types import Entropy, NodeId, RoundNo
+from cesar.types import Entropy, LastSum, NodeId, RoundNo
 
 FILE = "state.json"
 LOCK = "state.lock"
@@ -69,11 +68,11 @@ class StateFile:
     def _sums(self) -> Path:
         return self.folder / SUMS
 
-    def keep_sums(self, records: list[Record]) -> None:
+    def keep_sums(self, records: list[LastSum]) -> None:
         """Make durable which members were in the last sums, before anything of them leaves; see `Continuity`."""
         files.write(self._sums, json.dumps(records), mode=0o600)
 
-    def sums(self) -> list[Record]:
+    def sums(self) -> list[LastSum]:
         """What `keep_sums` has kept."""
         try:
             return [_record(*one) for one in json.loads(self._sums.read_text(encoding="utf-8"))]
@@ -122,7 +121,7 @@ def lock(folder: Path) -> int:
     return held
 
 
-def _record(receiver: int, group: list[int], round_: int, members: list[int]) -> Record:
+def _record(receiver: int, group: list[int], round_: int, members: list[int]) -> LastSum:
     nodes = [tuple(NodeId(operator.index(node)) for node in some) for some in (group, members)]
     return NodeId(operator.index(receiver)), nodes[0], RoundNo(operator.index(round_)), nodes[1]
 

@@ -1,6 +1,6 @@
 """The round as a machine without I/O: frames in, frames and events out; time and entropy are arguments."""
 
-from cesar.protocol.continuity import Continuity, Record
+from cesar.protocol.continuity import Continuity
 from cesar.protocol.engine import Engine
 from cesar.protocol.events import AggregateReady, Contribution, Deadlines, Event, FrameRejected, Outbound
 
@@ -13,5 +13,4 @@ __all__ = [
     "Event",
     "FrameRejected",
     "Outbound",
-    "Record",
 ]

@@ -14,10 +14,7 @@ from collections.abc import Iterable
 
 from cesar.grouping import Group, Groups
 from cesar.methods import Cesar
-from cesar.types import NodeId, RoundNo
-
-Record = tuple[NodeId, Group, RoundNo, Group]
-"""A receiver, one of its groups, the round of the last sum over it, and who was in that."""
+from cesar.types import LastSum, NodeId, RoundNo
 
 
 class Continuity:
@@ -27,11 +24,11 @@ class Continuity:
         self._last: dict[tuple[NodeId, Group], tuple[RoundNo, Group]] = {}
         self._changed = False
 
-    def recall(self, records: Iterable[Record]) -> None:
+    def recall(self, records: Iterable[LastSum]) -> None:
         """Go on from what `changes` has given."""
         self._last = {(receiver, group): (round_, members) for receiver, group, round_, members in records}
 
-    def changes(self) -> list[Record] | None:
+    def changes(self) -> list[LastSum] | None:
         """All sums, if there were any since the last call; else None."""
         changed, self._changed = self._changed, False
         return [(*one, *last) for one, last in self._last.items()] if changed else None

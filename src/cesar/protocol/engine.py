@@ -14,7 +14,7 @@ from cesar.errors import DataError, LocalProtocolError, RemoteProtocolError
 from cesar.indices import codecs
 from cesar.methods import DPSGD, Cesar, Method, SecureAggregation
 from cesar.protocol.context import Context
-from cesar.protocol.continuity import Continuity, Record
+from cesar.protocol.continuity import Continuity
 from cesar.protocol.events import AggregateReady, Contribution, Deadlines, Event, FrameRejected, Outbound
 from cesar.protocol.grouped import GroupedRound
 from cesar.protocol.inbox import Inbox
@@ -22,7 +22,7 @@ from cesar.protocol.masked import MaskedRound
 from cesar.protocol.plain import PlainRound
 from cesar.protocol.round import Round
 from cesar.topology import Neighbourhood
-from cesar.types import Buffer, Entropy, NodeId, RoundNo
+from cesar.types import Buffer, Entropy, LastSum, NodeId, RoundNo
 from cesar.wire import Kind
 
 
@@ -198,7 +198,7 @@ class Engine:
                 return
             yield out
 
-    def new_sums(self) -> list[Record] | None:
+    def new_sums(self) -> list[LastSum] | None:
         """What a driver makes durable before it sends the next frame, if that has changed; see `Continuity`."""
         return self._continuity.changes()
 
