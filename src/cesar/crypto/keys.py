@@ -114,6 +114,7 @@ class Keyring:
     Args:
         static: gives the static secret with a peer.
         entropy: epoch → 32 fresh bytes for the ephemeral key of these rounds.
+        exchange: agrees with a peer's public key; a simulation, which has both sides, need not do it twice.
     """
 
     def __init__(
@@ -121,8 +122,10 @@ class Keyring:
         static: Callable[[NodeId], PairSecret],
         entropy: Callable[[int], bytes],
         epoch_rounds: int = EPOCH_ROUNDS,
+        exchange: Callable[[KeyPair, bytes], bytes] = KeyPair.exchange,
     ) -> None:
         self._static, self._entropy, self._length = static, entropy, epoch_rounds
+        self._exchange = exchange
         self._epoch = -1
         self._own: KeyPair | None = None
         self._secrets: dict[tuple[NodeId, bytes], PairSecret] = {}
@@ -147,7 +150,7 @@ class Keyring:
             for known in [key for key in self._secrets if key[0] == peer]:
                 del self._secrets[known]  # a peer has one ephemeral key at a time
             low, high = sorted((self._own.public, public))
-            material = self._static(peer).key + self._own.exchange(public) + low + high
+            material = self._static(peer).key + self._exchange(self._own, public) + low + high
             self._secrets[peer, public] = PairSecret(hkdf_extract(b"cesar ephemeral", material))
         return self._secrets[peer, public]
 

@@ -24,6 +24,7 @@ class Secrets:
         self.session = self._seeds.bytes(SESSION_BYTES, "session")
         self._key_pairs: dict[NodeId, KeyPair] = {}
         self._pairs: dict[tuple[NodeId, NodeId], PairSecret] = {}
+        self._agreed: dict[frozenset[bytes], bytes] = {}  # until the other side asks for the same
 
     def attempt(self, round_: RoundNo) -> RoundId:
         """The round's name, which everything drawn in common depends on."""
@@ -37,9 +38,18 @@ class Secrets:
 
     def pair(self, node: NodeId, peer: NodeId) -> PairSecret:
         """What a node and a peer have agreed on with these keys."""
-        if (node, peer) not in self._pairs:
-            self._pairs[node, peer] = self.key_pair(node).agree(self.key_pair(peer).public, self.session)
-        return self._pairs[node, peer]
+        pair = (node, peer) if node < peer else (peer, node)
+        if pair not in self._pairs:
+            self._pairs[pair] = self.key_pair(node).agree(self.key_pair(peer).public, self.session)
+        return self._pairs[pair]
+
+    def _exchange(self, own: KeyPair, public: bytes) -> bytes:
+        """Both sides of an agreement get the same, so one of them computes it."""
+        both = frozenset((own.public, public))
+        found = self._agreed.pop(both, None)
+        if found is None:
+            found = self._agreed[both] = own.exchange(public)
+        return found
 
     def ring(self, node: NodeId) -> Keyring:
         """A node's keys; its ephemeral ones depend on the epoch alone, so that a resumed run is the same."""
@@ -47,7 +57,7 @@ class Secrets:
         def ephemeral(epoch: int) -> bytes:
             return self._seeds.entropy("ephemeral", epoch, node)(32)
 
-        return Keyring(partial(self.pair, node), ephemeral)
+        return Keyring(partial(self.pair, node), ephemeral, exchange=self._exchange)
 
     def entropy(self, node: NodeId, round_: RoundNo) -> Entropy:
         """What a node draws from in a round: its selection first, then fresh seeds."""
