@@ -19,7 +19,7 @@ $PODMAN build --quiet --format docker ${BUILD:-} --build-arg "BASE=$BASE" -t loc
 
 net=cesar-try-$$
 tidy() {
-    for name in peer-0 peer-1 peer-2 peer-3 prometheus; do $PODMAN rm --force --ignore --time 1 $net-$name >/dev/null; done
+    for name in peer-0 peer-1 peer-2 peer-3 prometheus; do $PODMAN rm --force --ignore --time 20 $net-$name >/dev/null || true; done
     $PODMAN volume rm --force $net >/dev/null
     $PODMAN network rm $net >/dev/null
 }
