@@ -4,7 +4,9 @@
 #   containers/try.sh                                       on a base made of Debian's packages (needs mmdebstrap)
 #   BASE=python:3.12-slim-bookworm containers/try.sh
 #
+# Where Debian's package prometheus is installed, it then asks the peers as in prometheus.yml, and answers what the dashboard asks.
 # PODMAN="podman --runtime runc" is for machines whose default runtime does not work; BUILD has further options of the build.
+# shellcheck disable=SC2086  # options are words
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PODMAN=${PODMAN:-podman}
@@ -13,12 +15,11 @@ if [ -z "${BASE:-}" ]; then
     packages=python3,python3-venv,ca-certificates
     $PODMAN image exists $BASE || mmdebstrap --quiet --variant=minbase --include=$packages bookworm - | $PODMAN import --quiet - $BASE
 fi
-# shellcheck disable=SC2086
 $PODMAN build --quiet --format docker ${BUILD:-} --build-arg "BASE=$BASE" -t localhost/cesar .
 
 net=cesar-try-$$
 tidy() {
-    for i in 0 1 2 3; do $PODMAN rm --force --ignore --time 1 $net-peer-$i >/dev/null; done
+    for name in peer-0 peer-1 peer-2 peer-3 prometheus; do $PODMAN rm --force --ignore --time 20 $net-$name >/dev/null || true; done
     $PODMAN volume rm --force $net >/dev/null
     $PODMAN network rm $net >/dev/null
 }
@@ -53,4 +54,20 @@ for i in 0 1 2 3; do
     ask $i $(((i + 1) % 4)) metrics | grep -E '^cesar_(rounds_total|figure)' | tr '\n' ' '
     echo "— peer $i is healthy"
 done
+
+prometheus=$(command -v "${PROMETHEUS:-prometheus}" || true)
+if [ -n "$prometheus" ]; then
+    $PODMAN run --detach --name $net-prometheus --network $net --network-alias prometheus $locked --tmpfs /data:mode=1777 \
+        -v $net:/peer:ro -v "$prometheus:/prometheus:ro" -v "$PWD/containers/prometheus.yml:/etc/prometheus/prometheus.yml:ro" \
+        --entrypoint /prometheus localhost/cesar --config.file=/etc/prometheus/prometheus.yml --storage.tsdb.path=/data >/dev/null
+    sleep 40
+    $PODMAN exec -i $net-peer-0 python -c "
+import json, sys, urllib.parse, urllib.request as r
+for panel in json.load(sys.stdin)['panels']:
+    for target in panel['targets']:
+        url = 'http://prometheus:9090/api/v1/query?' + urllib.parse.urlencode({'query': target['expr']})
+        found = json.load(r.urlopen(url, timeout=20))['data']['result']
+        assert found, target['expr']
+        print(panel['title'], '·', len(found), 'series, the first:', found[0]['value'][1])" <containers/grafana/cesar.json
+fi
 $PODMAN image ls --format 'image: {{.Size}}' localhost/cesar

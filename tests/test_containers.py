@@ -117,6 +117,7 @@ def test_the_chart_keeps_a_peer_locked_up():
         "/peer",
         "--train",
         "train:train",
+        "--resume",
         "--log-json",
         "--set",
         "epochs=2",
