@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import secrets
 import shlex
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +16,7 @@ from rich.table import Table
 
 from cesar import graphs
 from cesar.cli import up, watch
+from cesar.cli.ceremony import Digests, read_request, read_requests
 from cesar.cli.options import AsJson, Net
 from cesar.cli.output import console
 from cesar.errors import ConfigError
@@ -31,14 +31,6 @@ from cesar.types import NodeId
 
 app = typer.Typer(no_args_is_help=True, help="Make a network of real peers, and change it.")
 
-Digests = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--sha256",
-        metavar="HEX",
-        help="What the site reads out of its request.json, once for each; else it is asked for on the terminal.",
-    ),
-]
 RequestFile = Annotated[
     Path, typer.Argument(metavar="REQUEST", help="The site's request.json, from `cesar peer request`.")
 ]
@@ -117,7 +109,7 @@ def init(
     change: keep it where nobody else can read it. Sites that make their own keys (`cesar peer request`) take part
     with --request, and find what they need in signed/.
     """
-    requests = _requests(request or [], sha256 or [])
+    requests = read_requests(request or [], sha256 or [])
     count = _count(peers, requests, port)
     draw = SeedTree(secrets.randbits(64) if seed is None else seed).generator("graph")
     graph = graphs.parse(topology or ("regular:6" if count > 7 else "complete"), count, draw)
@@ -171,7 +163,7 @@ def sign(
     sha256: Digests = None,
 ) -> None:
     """Add a peer that made its own keys: sign its certificate and a new version of the roster."""
-    made = _read_request(request, sha256 or [])
+    made = read_request(request, sha256 or [])
     changed = folder.Network.open(net).add(made, _ids(neighbours), now=_now(), days=days)
     _show_signed(changed, made.claim.id)
     _show_leaks(changed)
@@ -195,7 +187,7 @@ def renew(
     With the agreement key that it has, old and new certificate are accepted for a while; other keys count at once. Name and
     address stay as they are unless the request gives others.
     """
-    made = _read_request(request, sha256 or [])
+    made = read_request(request, sha256 or [])
     changed = folder.Network.open(net).renew(made, now=_now(), days=days, overlap=overlap)
     _show_signed(changed, made.claim.id)
     until = changed.roster.members[made.claim.id].until
@@ -303,45 +295,6 @@ def show(
 
 def _now() -> datetime:
     return datetime.now(UTC)
-
-
-def _requests(paths: list[Path], agreed: list[str]) -> dict[NodeId, claims.Request]:
-    requests: dict[NodeId, claims.Request] = {}
-    for path in paths:
-        made = _read_request(path, agreed)
-        if made.claim.id in requests:
-            raise ConfigError(
-                f"{path}: there is another request for node {made.claim.id}; each needs its own id"
-            )
-        requests[made.claim.id] = made
-    return requests
-
-
-def _read_request(path: Path, agreed: list[str]) -> claims.Request:
-    """A request that the person who signs has compared with what the site reads out.
-
-    Raises:
-        ConfigError: it is another, or nobody has compared it.
-    """
-    data = keyfiles.read_public(path)
-    made, digest = claims.Request.parse(data, str(path)), keyfiles.file_fingerprint(data)
-    whose = "which is its own owner" if made.claim.owner is None else f"a peer of {made.claim.owner}"
-    console.print(
-        f"Request of {escape(made.claim.host_name)}, {escape(whose)}; its SHA-256 must be the one that the site reads out:\n{digest}",
-        soft_wrap=True,
-    )
-    if agreed:
-        if digest not in {"".join(word.split()).lower() for word in agreed}:
-            raise ConfigError(
-                f"{path} has another SHA-256 than those given; ask its site to read it out again, and sign nothing else"
-            )
-    elif not sys.stdin.isatty():
-        raise ConfigError(
-            f"{path}: give the SHA-256 that its site reads out with --sha256, or sign at a terminal"
-        )
-    elif not typer.confirm("Does the site read out the same?"):
-        raise ConfigError(f"{path} was not signed; ask its site to send it again")
-    return made
 
 
 def _owners(given: list[str], count: int, requests: dict[NodeId, claims.Request]) -> dict[int, str]:
