@@ -4,10 +4,9 @@ set -eu
 [ -e /peer/0/peer.toml ] && exit 0
 for i in 0 1 2 3; do
     cesar peer request --network demo --id $i --name site-$i --address peer-$i:7400 --out /peer/$i
+    set -- "$@" --request /peer/$i/request.json --sha256 "$(sha256sum /peer/$i/request.json | cut -d ' ' -f 1)"
 done
-cesar network init --out /tmp/authority --name demo --topology complete \
-    --request /peer/0/request.json --request /peer/1/request.json \
-    --request /peer/2/request.json --request /peer/3/request.json
+cesar network init --out /tmp/authority --name demo --topology complete "$@"
 umask 077
 token=$(python -c 'import secrets; print(secrets.token_hex(32))')
 for i in 0 1 2 3; do

@@ -23,6 +23,7 @@ NAMES = [
     "Ensemble",
     "FullSharing",
     "LocalProtocolError",
+    "MembershipError",
     "Method",
     "PrivacyError",
     "ProtocolError",

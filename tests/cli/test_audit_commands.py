@@ -12,7 +12,7 @@ from cesar.experiment import config, journal, recording, run
 from cesar.grouping import exposed, groups, hears
 from cesar.peer.roster import Roster
 from support.browser import browse, screen
-from support.commands import call, read
+from support.commands import agreed, call, read
 
 SMALL = ("--topology", "regular:6", "--nodes", "24", "--patterns", "200", "--alpha", "0.45")
 
@@ -232,7 +232,9 @@ def test_groups_of_a_network_and_of_a_change(tmp_path):
         "--out",
         site,
     )
-    call("network", "sign", net, site / "request.json", "--neighbours", "0,1,2")
+    call(
+        "network", "sign", net, site / "request.json", "--neighbours", "0,1,2", *agreed(site / "request.json")
+    )
     found = read("audit", net, "--since", before, "--collusion", 1, "--report", tmp_path / "page.html")
     assert {tuple(finding["coalition"]) for finding in found["findings"]} >= {(0,), (1,), (2,)}
     assert all("12" in finding["victims"] for finding in found["findings"] if finding["coalition"][0] < 3)

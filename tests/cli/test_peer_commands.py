@@ -18,7 +18,7 @@ from cesar.errors import ConfigError
 from cesar.peer import state, troubles
 from cesar.peer.check import Check
 from cesar.peer.peer import Peer
-from support.commands import PATIENCE, call, refused, started
+from support.commands import PATIENCE, agreed, call, refused, started
 from support.lan import free_ports
 from support.localnet import make
 
@@ -185,7 +185,18 @@ def test_sites_that_keep_their_keys_pass_the_check(tmp_path, monkeypatch):
         address = [] if i == 2 else ["--address", f"127.0.0.1:{base + i}"]
         call("peer", "request", "--network", "trial", "--id", i, "--out", f"peer-{i}", *address)
     requests = [word for i in range(3) for word in ("--request", f"peer-{i}/request.json")]
-    call("network", "init", "--out", "net", "--name", "trial", "--topology", "complete", *requests)
+    call(
+        "network",
+        "init",
+        "--out",
+        "net",
+        "--name",
+        "trial",
+        "--topology",
+        "complete",
+        *requests,
+        *agreed(*requests[1::2]),
+    )
     for i in range(3):
         shutil.copytree(f"net/signed/peer-{i}", f"peer-{i}", dirs_exist_ok=True)
 

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from cesar import cli
 from cesar.errors import ConfigError
-from cesar.peer.folder import missing_edges
 from cesar.peer.identity import Identity
+from cesar.peer.regrouping import missing_edges
 from cesar.peer.roster import Roster
+from support.commands import agreed
 
 
 @pytest.fixture
@@ -163,7 +164,8 @@ def join(cesar, tmp_path, net, node=8, neighbours="0,3,5", address=("--address",
         "peer", "request", "--network", "net", "--id", node, "--name", "hospital-x", *address, "--out", site
     )
     assert {path.name for path in site.iterdir()} == {"key.pem", "agreement.key", "request.json"}
-    cesar.good("network", "sign", net, site / "request.json", "--neighbours", neighbours)
+    file = site / "request.json"
+    cesar.good("network", "sign", net, file, "--neighbours", neighbours, *agreed(file))
     for file in (net / "signed" / f"peer-{node}").iterdir():
         shutil.copy(file, site)
     return site
@@ -192,7 +194,7 @@ def test_a_life_of_a_network(cesar, tmp_path):
         Roster.parse(second.raw, Identity.load(site).ca, at_least=3)
 
     cesar.good("peer", "request", "--network", "net", "--id", 8, "--out", "new")
-    cesar.good("network", "renew", net, "new/request.json")
+    cesar.good("network", "renew", net, "new/request.json", *agreed("new/request.json"))
     fourth = roster(net, net)
     assert fourth.version == 4
     assert (fourth.members[8].name, fourth.members[8].address) == ("hospital-x", "x.example.org:7400")
@@ -221,7 +223,11 @@ def test_both_sides_can_compare_what_was_requested(cesar, tmp_path):
     made = cesar.good("peer", "request", "--network", "net", "--id", 8, "--out", "site")
     digest = hashlib.sha256((tmp_path / "site" / "request.json").read_bytes()).hexdigest()
     assert digest in made
-    assert digest in cesar.good("network", "sign", net, "site/request.json", "--neighbours", "0,1,2")
+    sign = ("network", "sign", net, "site/request.json", "--neighbours", "0,1,2")
+    assert "give the SHA-256 that its site reads out with --sha256" in cesar.bad(*sign)
+    assert "another SHA-256 than those given" in cesar.bad(*sign, "--sha256", "00" * 32)
+    assert roster(net, net).version == 1
+    assert digest in cesar.good(*sign, "--sha256", digest.upper())
     assert hashlib.sha256((net / "ca" / "ca.pem").read_bytes()).hexdigest() in cesar.good(
         "network", "show", net
     )
@@ -232,6 +238,8 @@ def test_sites_can_found_a_network_with_keys_of_their_own(cesar, tmp_path):
         options = ("--address", f"s{node}.example.org:7400") if node else ()
         cesar.good("peer", "request", "--network", "trial", "--id", node, "--out", f"s{node}", *options)
     requests = [word for node in (2, 0, 1) for word in ("--request", f"s{node}/request.json")]
+    assert "--sha256" in cesar.bad("network", "init", "--out", "net", "--name", "trial", *requests)
+    requests += agreed(*requests[1::2])
     cesar.good("network", "init", "--out", "net", "--name", "trial", "--topology", "complete", *requests)
     net = tmp_path / "net"
     assert not list(net.glob("peer-*"))
@@ -306,7 +314,8 @@ def test_mistakes_are_explained_and_change_nothing(cesar, tmp_path):
         cesar.good("peer", "request", "--network", network, "--id", node, "--out", out)
     before = {path: path.read_bytes() for path in net.rglob("*") if path.is_file()}
     for arguments, complaint in MISTAKES:
-        assert complaint in cesar.bad("network", *arguments), arguments
+        compared = agreed(*(word for word in arguments if word.endswith("request.json")))
+        assert complaint in cesar.bad("network", *arguments, *compared), arguments
         assert {path: path.read_bytes() for path in net.rglob("*") if path.is_file()} == before, arguments
 
 
@@ -331,7 +340,15 @@ def test_a_stolen_folder_cannot_sign(cesar, tmp_path):
     net = init(cesar, tmp_path, peers=4)
     cesar.good("peer", "request", "--network", "net", "--id", 8, "--out", "site")
     (net / "ca" / "ca.key").chmod(0o640)
-    command = ("network", "sign", net, "site/request.json", "--neighbours", "0,1")
+    command = (
+        "network",
+        "sign",
+        net,
+        "site/request.json",
+        "--neighbours",
+        "0,1",
+        *agreed("site/request.json"),
+    )
     assert "chmod 600" in cesar.bad(*command)
     (net / "ca" / "ca.key").chmod(0o600)
     shutil.copy(net / "peer-0" / "key.pem", net / "ca" / "ca.key")

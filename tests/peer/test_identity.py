@@ -11,7 +11,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from cesar import files
@@ -73,9 +73,9 @@ def test_a_certificate_binds_node_network_and_both_keys(tmp_path, authority):
     assert certificate.not_valid_before_utc == NOW - timedelta(minutes=5)
     assert certificate.not_valid_after_utc == NOW + timedelta(days=365)
     assert (identity.id, identity.network) == (3, "demo")
-    secret = bytes.fromhex((tmp_path / "p" / AGREEMENT_KEY).read_text())
-    derived = X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
-    assert derived == identity.keys.public
+    secret = load_pem_private_key((tmp_path / "p" / AGREEMENT_KEY).read_bytes(), None)
+    assert isinstance(secret, X25519PrivateKey)
+    assert secret.public_key().public_bytes_raw() == identity.keys.public
 
 
 def test_private_files_are_private_and_never_overwritten(tmp_path, authority):

@@ -7,6 +7,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
+from cesar.peer.identity import Identity
 from cesar.peer.reach import Answer, behind_relay, own_port, who_answers
 from support.lan import edit, free_ports, make_network, one_round, running
 
@@ -15,7 +16,7 @@ HERE, RELAY = "127.0.0.1:7400", "relay.example.org:7401"
 
 def test_who_answers(tmp_path):
     network = make_network(tmp_path / "net", nx.complete_graph(3))
-    mine, address = network.folder / "peer-1", network.roster.members[1].address
+    mine, address = Identity.load(network.folder / "peer-1"), network.roster.members[1].address
 
     async def story():
         found = [await who_answers(address, mine)]

@@ -1,9 +1,11 @@
 """The command line from tests: in this process, or as people start it."""
 
+import hashlib
 import json
 import subprocess
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 
 from typer.testing import CliRunner
 
@@ -11,6 +13,13 @@ from cesar.cli import app
 from cesar.errors import CesarError
 
 PATIENCE = 300
+
+
+def agreed(*paths):
+    """What people compare over the telephone, as options."""
+    return [
+        word for path in paths for word in ("--sha256", hashlib.sha256(Path(path).read_bytes()).hexdigest())
+    ]
 
 
 def call(*arguments):

@@ -16,12 +16,14 @@ from rich.table import Table
 
 from cesar import graphs
 from cesar.cli import up, watch
+from cesar.cli.ceremony import Digests, read_request, read_requests
 from cesar.cli.options import AsJson, Net
 from cesar.cli.output import console
 from cesar.errors import ConfigError
-from cesar.peer import claims, folder, keyfiles, words
+from cesar.peer import claims, folder, keyfiles, passphrases, words
+from cesar.peer.authority import DAYS
 from cesar.peer.member import Member
-from cesar.peer.regrouping import told
+from cesar.peer.regrouping import Edge, told
 from cesar.peer.roster import FILE, Roster
 from cesar.seeds import SeedTree
 from cesar.sparsify import SparsifierName
@@ -92,6 +94,14 @@ def init(
     masks: Masks = None,
     collusion: Colluders = None,
     owner: OwnersGiven = None,
+    sha256: Digests = None,
+    passphrase: Annotated[
+        bool,
+        typer.Option(
+            "--passphrase",
+            help="Protect the authority's key by a passphrase: CESAR_CA_PASSPHRASE_FILE, CESAR_CA_PASSPHRASE, or it is asked for.",
+        ),
+    ] = False,
 ) -> None:
     """Make a certificate authority, a signed roster, and a folder with keys and peer.toml for each peer.
 
@@ -99,7 +109,7 @@ def init(
     change: keep it where nobody else can read it. Sites that make their own keys (`cesar peer request`) take part
     with --request, and find what they need in signed/.
     """
-    requests = _requests(request or [])
+    requests = read_requests(request or [], sha256 or [])
     count = _count(peers, requests, port)
     draw = SeedTree(secrets.randbits(64) if seed is None else seed).generator("graph")
     graph = graphs.parse(topology or ("regular:6" if count > 7 else "complete"), count, draw)
@@ -115,6 +125,7 @@ def init(
         port=port,
         days=days,
         owners=_owners(owner or [], count, requests),
+        passphrase=passphrases.chosen(passphrases.AUTHORITY, "the authority's key") if passphrase else None,
     )
     folder.Network.create(out, plan, _now())
     console.print(
@@ -149,25 +160,41 @@ def sign(
     request: RequestFile,
     neighbours: Annotated[str, typer.Option(help="Ids of the peers that it averages with, such as 0,3,5.")],
     days: Days = 365,
+    sha256: Digests = None,
 ) -> None:
     """Add a peer that made its own keys: sign its certificate and a new version of the roster."""
-    made = _read_request(request)
+    made = read_request(request, sha256 or [])
     changed = folder.Network.open(net).add(made, _ids(neighbours), now=_now(), days=days)
     _show_signed(changed, made.claim.id)
     _show_leaks(changed)
 
 
 @app.command("renew")
-def renew(net: Net, request: RequestFile, days: Days = 365) -> None:
-    """Replace a peer's keys and certificate by those of a new request with the same id.
+def renew(
+    net: Net,
+    request: RequestFile,
+    days: Days = 365,
+    overlap: Annotated[
+        int,
+        typer.Option(
+            min=0, help="For so many days the old certificate is accepted, too; 0 if it was stolen."
+        ),
+    ] = folder.OVERLAP_DAYS,
+    sha256: Digests = None,
+) -> None:
+    """Replace a peer's certificate (`cesar peer renew`), or with a new `cesar peer request` all its keys.
 
-    Name and address stay as they are unless the request gives others.
+    With the agreement key that it has, old and new certificate are accepted for a while; other keys count at once. Name and
+    address stay as they are unless the request gives others.
     """
-    made = _read_request(request)
-    changed = folder.Network.open(net).renew(made, now=_now(), days=days)
+    made = read_request(request, sha256 or [])
+    changed = folder.Network.open(net).renew(made, now=_now(), days=days, overlap=overlap)
     _show_signed(changed, made.claim.id)
+    until = changed.roster.members[made.claim.id].until
     old = net / f"peer-{made.claim.id}"
-    if old.is_dir():
+    if until is not None:
+        console.print(f"The old certificate is accepted until {until:%Y-%m-%d}.")
+    elif old.is_dir():
         console.print(
             f"The old keys in {escape(str(old))} are no longer part of the network.", soft_wrap=True
         )
@@ -192,6 +219,17 @@ def revoke(
         soft_wrap=True,
     )
     _show_leaks(after)
+
+
+@app.command("reauthorise")
+def reauthorise(net: Net, days: Days = DAYS) -> None:
+    """Make a new certificate for the authority's key before the old one ends; peers take it from the new roster."""
+    changed = folder.Network.open(net).reauthorise(now=_now(), days=days)
+    _show_trust(net / "ca" / keyfiles.CA_CERTIFICATE)
+    console.print(
+        f"Give every site version {changed.roster.version}, the new {escape(str(net / FILE))}.",
+        soft_wrap=True,
+    )
 
 
 @app.command("extend")
@@ -235,13 +273,14 @@ def show(
         return
     table = Table(title=f"{roster.network}, version {roster.version} of {roster.issued:%Y-%m-%d %H:%M} UTC")
     table.add_column("id", justify="right")
-    for heading in ("name", "owner", "address", "dials", "is dialled by", "certificate ends"):
+    owned = ("owner",) if roster.owners else ()
+    for heading in ("name", *owned, "address", "dials", "is dialled by", "certificate ends"):
         table.add_column(heading, overflow="fold")
     for member, row in zip(roster.members.values(), rows, strict=True):
         table.add_row(
             str(member.id),
             escape(member.name),
-            escape(member.owner or "its own"),
+            *(escape(member.owner or "its own") for _ in owned),
             escape(member.address or "none: it only dials"),
             " ".join(map(str, row["dials"])),
             " ".join(map(str, row["dialled_by"])),
@@ -256,30 +295,6 @@ def show(
 
 def _now() -> datetime:
     return datetime.now(UTC)
-
-
-def _requests(paths: list[Path]) -> dict[NodeId, claims.Request]:
-    requests: dict[NodeId, claims.Request] = {}
-    for path in paths:
-        made = _read_request(path)
-        if made.claim.id in requests:
-            raise ConfigError(
-                f"{path}: there is another request for node {made.claim.id}; each needs its own id"
-            )
-        requests[made.claim.id] = made
-    return requests
-
-
-def _read_request(path: Path) -> claims.Request:
-    """A request, and its fingerprint for the person who signs it."""
-    made = claims.Request.load(path)
-    digest = keyfiles.file_fingerprint(keyfiles.read_public(path))
-    whose = "which is its own owner" if made.claim.owner is None else f"a peer of {made.claim.owner}"
-    console.print(
-        f"Request of {escape(made.claim.host_name)}, {escape(whose)}; its SHA-256 must be the one that the site reads out:\n{digest}",
-        soft_wrap=True,
-    )
-    return made
 
 
 def _owners(given: list[str], count: int, requests: dict[NodeId, claims.Request]) -> dict[int, str]:
@@ -304,7 +319,7 @@ def _ids(text: str) -> list[int]:
     return [int(word) for word in words]
 
 
-def _edges(text: str) -> list[folder.Edge]:
+def _edges(text: str) -> list[Edge]:
     edges = []
     for word in filter(None, (word.strip() for word in text.split(","))):
         ends = word.split("-")

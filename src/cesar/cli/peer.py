@@ -10,6 +10,7 @@ import time
 import tomllib
 from collections.abc import Callable
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,7 +24,8 @@ from cesar.cli.output import console
 from cesar.cli.process import need, terminated
 from cesar.errors import ConfigError
 from cesar.methods import SETTLE_ROUNDS
-from cesar.peer import claims, identity, keyfiles
+from cesar.peer import changes, claims, identity, keyfiles, passphrases
+from cesar.types import NodeId
 
 if TYPE_CHECKING:
     from cesar.peer.peer import Peer
@@ -56,6 +58,13 @@ def make_request(
             "colluder. Leave it out if this is its owner's only peer."
         ),
     ] = None,
+    passphrase: Annotated[
+        bool,
+        typer.Option(
+            "--passphrase",
+            help="Protect the keys by a passphrase: CESAR_PASSPHRASE_FILE, CESAR_PASSPHRASE, or it is asked for.",
+        ),
+    ] = False,
 ) -> None:
     """Make keys for this site, and a request that the network's authority can sign.
 
@@ -65,8 +74,9 @@ def make_request(
     name = None if name is None else claims.check_name(name)
     owner = None if owner is None else claims.check_owner(owner)
     address = None if address is None else claims.check_address(address)
+    secret = passphrases.chosen(passphrases.PEER, "the new keys") if passphrase else None
     made = claims.Request(
-        csr=identity.make_keys(out, network_name, node, owner), name=name, address=address
+        csr=identity.make_keys(out, network_name, node, owner, secret), name=name, address=address
     ).to_bytes()
     path = out / keyfiles.REQUEST
     files.write(path, made)
@@ -75,6 +85,71 @@ def make_request(
         f"and compare its SHA-256 over the telephone:\n{keyfiles.file_fingerprint(made)}",
         soft_wrap=True,
     )
+
+
+@app.command("renew")
+def renew(folder: Folder) -> None:
+    """Ask for a new certificate before the old one ends: a new TLS key beside the old, and a request for it.
+
+    The running peer goes on with what it has. It shows the new certificate as soon as certificate.pem and the roster that
+    lists it lie in the folder.
+    """
+    need("peers", "pydantic")
+    from cesar.peer.config import PeerConfig  # noqa: PLC0415
+
+    keys = PeerConfig.load(folder).keys
+    path = keys / keyfiles.REQUEST
+    made = claims.Request(csr=identity.renewal(keys)).to_bytes()
+    files.write(path, made)
+    console.print(
+        f"Send {escape(str(path))} to whoever runs the network, and compare its SHA-256 over the telephone:\n"
+        f"{keyfiles.file_fingerprint(made)}",
+        soft_wrap=True,
+    )
+
+
+@app.command("approve")
+def approve(
+    folder: Folder,
+    sha256: Annotated[
+        str | None,
+        typer.Option(
+            "--sha256", metavar="HEX", help="The digest of the roster to approve, instead of a question."
+        ),
+    ] = None,
+) -> None:
+    """See in words what a newer roster changes, and approve it; for peers with `approve = "ask"` in peer.toml.
+
+    A running peer takes it up at its next round. Until then it goes on with the old one, and with those who have that.
+    """
+    need("peers", "pydantic")
+    from cesar.peer.config import PeerConfig  # noqa: PLC0415
+
+    config = PeerConfig.load(folder)
+    authority = keyfiles.read_public(config.keys / keyfiles.CA_CERTIFICATE)
+    found = changes.waiting((config.state, config.folder), authority)
+    if found is None:
+        console.print("No roster waits for approval.")
+        return
+    old, new = found
+    said = changes.told(old, new, NodeId(config.tables.peer.id))
+    console.print(
+        f"Version {new.version} of the roster of {escape(new.network)}, after version {old.version}:"
+    )
+    for line in said:
+        console.print(f"· {escape(line)}", soft_wrap=True, highlight=False)
+    console.print(new.digest.hex(), style="dim", soft_wrap=True, highlight=False)
+    if sha256 is not None and sha256.lower() != new.digest.hex():
+        raise ConfigError(
+            "the roster that waits has another digest than --sha256; look again at what it changes"
+        )
+    if sha256 is None and not sys.stdin.isatty():
+        raise ConfigError("give the digest above with --sha256, or approve at a terminal")
+    if sha256 is None and not typer.confirm("Approve it?"):
+        raise typer.Exit(1)
+    changes.approve(config.state, new)
+    changes.note(config.state, "approved", new, said, datetime.now(UTC))
+    console.print("Approved.")
 
 
 @app.command("run")

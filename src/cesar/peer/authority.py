@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 from cryptography import x509
@@ -15,14 +16,15 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from cesar import files
 from cesar.errors import ConfigError
+from cesar.peer import passphrases
 from cesar.peer.claims import Request, check_curve, check_network, read_authority, subject_of
 from cesar.peer.keyfiles import (
     CA_CERTIFICATE,
     CA_KEY,
     make_private_folder,
     private_pem,
-    read_key,
     read_public,
+    read_tls_key,
     write_private,
 )
 
@@ -44,8 +46,15 @@ class Authority:
     @classmethod
     def create(cls, network: str, *, now: datetime, days: int = DAYS) -> Authority:
         """A new authority for a new network."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        subject = subject_of(f"{check_network(network)}.cesar")
+        return cls._of(check_network(network), ec.generate_private_key(ec.SECP256R1()), now, days)
+
+    def renewed(self, *, now: datetime, days: int = DAYS) -> Authority:
+        """The same authority with a new certificate for its key: whatever it has signed stays signed."""
+        return self._of(self.network, self._key, now, days)
+
+    @classmethod
+    def _of(cls, network: str, key: ec.EllipticCurvePrivateKey, now: datetime, days: int) -> Authority:
+        subject = subject_of(f"{network}.cesar")
         builder = _builder(subject, subject, key.public_key(), now, days)
         usage = _usage(signs_certificates=True)
         certificate = (
@@ -65,16 +74,18 @@ class Authority:
         """
         pem = read_public(folder / CA_CERTIFICATE)
         certificate = read_authority(pem)
-        key = read_key(folder / CA_KEY)
+        ask = partial(passphrases.known, passphrases.AUTHORITY, str(folder / CA_KEY))
+        key = read_tls_key(folder / CA_KEY, ask)
         if key.public_key() != certificate.public_key():
             raise ConfigError(f"{folder / CA_KEY} is not the key of {folder / CA_CERTIFICATE}")
         subject = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
         network = str(subject[0].value).removesuffix(".cesar") if subject else ""
         return cls(check_network(network), pem, key)
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, passphrase: bytes | None = None) -> None:
+        """Write key and certificate; the key encrypted if there is a passphrase."""
         make_private_folder(folder)
-        write_private(folder / CA_KEY, private_pem(self._key))
+        write_private(folder / CA_KEY, private_pem(self._key, passphrase))
         files.write(folder / CA_CERTIFICATE, self.certificate)
 
     def issue(self, request: Request, *, now: datetime, days: int = 365) -> bytes:

@@ -211,7 +211,7 @@ class Check:
             else:
                 self._say(True, "port", "none is needed: this peer dials all its neighbours")
         else:
-            found = await reach.who_answers(address, peer.config.keys)
+            found = await reach.who_answers(address, peer.membership.identity)
             ok, text = reach.own_port(listen, address, found, _list(callers))
             self._say(ok, "port", text)
         return True

@@ -167,6 +167,15 @@ def read_authority(pem: bytes) -> x509.Certificate:
     return certificate
 
 
+def same_authority(one: bytes, other: bytes) -> bool:
+    """Whether two certificates (PEM) are of one authority: the same name and the same key."""
+    try:
+        first, second = read_authority(one), read_authority(other)
+    except ConfigError:
+        return False
+    return (first.subject, first.public_key()) == (second.subject, second.public_key())
+
+
 def check_issuer(certificate: x509.Certificate, authority: x509.Certificate) -> None:
     """Refuse a certificate that this authority did not sign."""
     try:
@@ -234,7 +243,15 @@ class Request:
 
     @classmethod
     def load(cls, path: Path) -> Request:
-        data = read_public(path)
+        return cls.parse(read_public(path), str(path))
+
+    @classmethod
+    def parse(cls, data: bytes, path: str) -> Request:
+        """The request in a file; `path` says where it came from.
+
+        Raises:
+            ConfigError: it is none, or cannot be signed.
+        """
         try:
             fields = json.loads(data)
         except (ValueError, RecursionError):

@@ -37,6 +37,7 @@ class PeerSection(Section):
         keys: the folder of the keys and the certificates; it is only read.
         state: the folder of all that a peer writes.
         checkpoints: the folder of the checkpoint; by default that of the state.
+        approve: with "ask" a newer roster waits until somebody at this site has approved it.
         status_token: a private file; whoever knows its content may look at the status page from elsewhere.
     """
 
@@ -49,6 +50,7 @@ class PeerSection(Section):
     state: Path | None = None
     checkpoints: Path | None = None
     status_token: Path | None = None
+    approve: Literal["auto", "ask"] = "auto"
 
     @field_validator("listen", "status")
     @classmethod

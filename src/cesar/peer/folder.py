@@ -5,6 +5,7 @@
     net/roster.json             the newest signed roster
     net/peer-3/                 a peer whose keys were made here: all that it needs to run
     net/signed/peer-8/          for a peer that made its own keys: what its site fetches
+    net/roster.log              every version that was signed, and what it changed, in words
 
 Every change is a new version of the roster, written to all these folders. Nothing is sent from here; who runs a
 site copies the files, or serves them, as they please: all but the keys are public.
@@ -12,14 +13,14 @@ site copies the files, or serves them, as they please: all but the keys are publ
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 import shutil
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
-from itertools import product
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,15 +29,16 @@ import networkx as nx
 from cesar import files
 from cesar.errors import ConfigError
 from cesar.grouping import Draws
+from cesar.peer import changes
 from cesar.peer.authority import DAYS as AUTHORITY_DAYS
 from cesar.peer.authority import Authority
 from cesar.peer.claims import Request
 from cesar.peer.identity import make_keys
 from cesar.peer.keyfiles import CA_CERTIFICATE, CERTIFICATE, read_public
 from cesar.peer.member import Member
-from cesar.peer.regrouping import Leak, first_draws, redraw
+from cesar.peer.regrouping import Edge, Leak, first_draws, missing_edges, redraw
 from cesar.peer.roster import DAYS as ROSTER_DAYS
-from cesar.peer.roster import FILE, NETWORK_ID_BYTES, Roster, SettingValue
+from cesar.peer.roster import FILE, LIMIT, NETWORK_ID_BYTES, Roster, SettingValue
 from cesar.topology import Owners
 from cesar.types import NodeId
 
@@ -45,7 +47,9 @@ if TYPE_CHECKING:
 
 SETTINGS = "network.toml"
 PEER = "peer.toml"
-Edge = tuple[int, int]
+LOCK = "lock"
+OVERLAP_DAYS = 14
+"""How long the certificate before the last is accepted."""
 
 
 def settings(
@@ -93,6 +97,7 @@ class Plan:
         settings: the text of network.toml.
         requests: of the peers that made their own keys; the others get keys here.
         owners: of the others, where they are not their own.
+        passphrase: of the authority's key.
         host, port: where the others listen; each adds its id to the port.
         days: how long certificates are valid.
     """
@@ -105,6 +110,7 @@ class Plan:
     port: int
     days: int
     owners: Owners = field(default_factory=dict)
+    passphrase: bytes | None = field(default=None, repr=False)
 
     @property
     def all_owners(self) -> Owners:
@@ -161,7 +167,7 @@ class Network:
     @classmethod
     def _fill(cls, folder: Path, plan: Plan, now: datetime, network_id: bytes, draws: Draws | None) -> None:
         authority = Authority.create(plan.name, now=now, days=max(AUTHORITY_DAYS, plan.days + 1))
-        authority.save(folder / "ca")
+        authority.save(folder / "ca", plan.passphrase)
         files.write(folder / SETTINGS, plan.settings.encode())
         members = []
         for node in sorted(plan.graph):
@@ -188,6 +194,8 @@ class Network:
         for member in members:
             place = network.signed(member.id) if member.id in plan.requests else folder / f"peer-{member.id}"
             network.hand_over(place, member, apart)
+        files.write(folder / FILE, roster.raw)
+        changes.note(folder, "signed", roster, [f"a new network of {len(members)} peers"], now)
         network.publish()
 
     @classmethod
@@ -223,8 +231,12 @@ class Network:
         member = Member.of(certificate, name=request.name or f"node-{node}", address=request.address)
         return self._admit(member, graph, now)
 
-    def renew(self, request: Request, *, now: datetime, days: int) -> Network:
-        """Replace a peer's keys and certificate. Name and address stay unless the request gives others."""
+    def renew(self, request: Request, *, now: datetime, days: int, overlap: int = OVERLAP_DAYS) -> Network:
+        """Replace a peer's certificate, or all its keys. Name and address stay unless the request gives others.
+
+        Args:
+            overlap: for so many days the old certificate is accepted, too, if the agreement key stays.
+        """
         certificate = self.authority.issue(request, now=now, days=days)
         old = self.roster.members.get(request.claim.id)
         if old is None:
@@ -238,7 +250,21 @@ class Network:
                 "and sign it under another id"
             )
         name, address = request.name or old.name, request.address or old.address
-        return self._admit(Member.of(certificate, name=name, address=address), self.roster.graph, now)
+        former = until = None
+        if overlap > 0 and request.claim.agreement_key == old.agreement_key:
+            former = old.certificate
+            until = min(old.expires, now.replace(microsecond=0) + timedelta(days=overlap))
+        member = Member.of(certificate, name=name, address=address, former=former, until=until)
+        return self._admit(member, self.roster.graph, now)
+
+    def reauthorise(self, *, now: datetime, days: int) -> Network:
+        """A new certificate of the authority for its old key, in a new roster; peers take it from there."""
+        authority = self.authority.renewed(now=now, days=days)
+        changed = Network(self.folder, authority, self.roster)
+        network = self._commit(changed._sign(self.roster.members.values(), self.roster.graph, now), now)
+        for place in (self.folder / "ca", *self._places()):
+            files.write(place / CA_CERTIFICATE, authority.certificate)
+        return network
 
     def remove(
         self, node: int, edges: Iterable[Edge] = (), *, connect: bool = False, now: datetime
@@ -267,15 +293,11 @@ class Network:
                 f"edges with --edges {written}, or let --connect choose them"
             )
         graph.add_edges_from(missing)
-        network = self._sign(members.values(), graph, now)
-        network.publish()
-        return network
+        return self._commit(self._sign(members.values(), graph, now), now)
 
     def extend(self, *, now: datetime, days: int) -> Network:
         """Sign the same members and edges anew, for so many days and with the settings of now."""
-        network = self._sign(self.roster.members.values(), self.roster.graph, now, days)
-        network.publish()
-        return network
+        return self._commit(self._sign(self.roster.members.values(), self.roster.graph, now, days), now)
 
     def _connect(self, graph: nx.Graph, edges: Iterable[Edge]) -> list[Edge]:
         """Add edges between nodes of the graph, and say which were new."""
@@ -295,8 +317,29 @@ class Network:
 
     def _admit(self, member: Member, graph: nx.Graph, now: datetime) -> Network:
         network = self._sign({**self.roster.members, member.id: member}.values(), graph, now)
-        network.hand_over(self.signed(member.id), member)
-        network.publish()
+        return self._commit(network, now, member)
+
+    def _commit(self, network: Network, now: datetime, member: Member | None = None) -> Network:
+        """Publish a new version, unless another command has signed it meanwhile.
+
+        Raises:
+            ConfigError: it has; then there is nothing of this one.
+        """
+        with (self.folder / "ca" / LOCK).open("ab") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            if read_public(self.folder / FILE, LIMIT) != self.roster.raw:
+                raise ConfigError(
+                    f"another command has signed version {network.roster.version} of the roster meanwhile; look at `cesar "
+                    "network show`, and run this one again"
+                )
+            # The authority's own comes first: it counts versions, and none may be signed twice.
+            files.write(self.folder / FILE, network.roster.raw)
+            changes.note(
+                self.folder, "signed", network.roster, changes.told(self.roster, network.roster), now
+            )
+            if member is not None:
+                network.hand_over(self.signed(member.id), member)
+            network.publish()
         return network
 
     def _sign(
@@ -339,10 +382,12 @@ class Network:
         files.write(place / PEER, (_peer_table(member, apart) + common).encode())
 
     def publish(self) -> None:
-        """The roster into every folder that has one; the authority's own last, since it counts versions."""
-        for place in (*self.folder.glob("peer-*/"), *self.folder.glob("signed/peer-*/")):
+        """The roster into the folder of every peer."""
+        for place in self._places():
             files.write(place / FILE, self.roster.raw)
-        files.write(self.folder / FILE, self.roster.raw)
+
+    def _places(self) -> tuple[Path, ...]:
+        return (*self.folder.glob("peer-*/"), *self.folder.glob("signed/peer-*/"))
 
 
 def _common(text: str) -> tuple[MethodSection, dict[str, SettingValue]]:
@@ -375,31 +420,3 @@ id = {member.id}
 status = "127.0.0.1:{int(port) + apart}"      # status page and metrics, for this machine only
 
 """
-
-
-def missing_edges(graph: nx.Graph, members: Mapping[NodeId, Member], least: int) -> list[Edge]:
-    """Edges that make the graph connected and give every node `least` neighbours, between nodes with few.
-
-    Raises:
-        ConfigError: there are too few nodes, or too few with an address.
-    """
-    graph = nx.Graph(graph)
-    added: list[Edge] = []
-    while True:
-        parts = sorted(nx.connected_components(graph), key=min)
-        poor = min(graph, key=lambda i: (graph.degree[i], i), default=None)
-        if len(parts) > 1:
-            pairs = product(parts[0], set().union(*parts[1:]))
-        elif poor is not None and graph.degree[poor] < least:
-            pairs = product([poor], set(graph) - {poor, *graph[poor]})
-        else:
-            return added
-        usable = [(i, j) for i, j in pairs if members[i].address or members[j].address]
-        if not usable:
-            raise ConfigError(
-                f"no edges can give each of the {len(graph)} peers that remain {least} neighbours, one of each two "
-                "with an address; add a peer first, or give one an address"
-            )
-        i, j = min(usable, key=lambda pair: (sum(graph.degree[k] for k in pair), sorted(pair)))
-        graph.add_edge(i, j)
-        added.append((min(i, j), max(i, j)))

@@ -9,12 +9,15 @@ import contextlib
 import hashlib
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
     Encoding,
     NoEncryption,
     PrivateFormat,
@@ -85,20 +88,42 @@ def _opened(path: Path) -> Iterator[int]:
         os.close(handle)
 
 
-def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+def private_pem(key: ec.EllipticCurvePrivateKey | X25519PrivateKey, passphrase: bytes | None = None) -> bytes:
+    """A private key as it stands in a file, encrypted if there is a passphrase."""
+    closed = NoEncryption() if passphrase is None else BestAvailableEncryption(passphrase)
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, closed)
 
 
-def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    data = read_private(path)
-    try:
-        key = load_pem_private_key(data, None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        # The library's message could quote the file, and the file is secret.
-        raise ConfigError(f"{path} is not a private key in PEM without a passphrase") from None
+def read_tls_key(path: Path, passphrase: Callable[[], bytes]) -> ec.EllipticCurvePrivateKey:
+    """A key that signs; `passphrase` is asked for if it is encrypted."""
+    key = _read_key(path, passphrase)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise ConfigError(f"{path} is not a key on the curve P-256")
     return key
+
+
+def read_agreement_key(path: Path, passphrase: Callable[[], bytes]) -> X25519PrivateKey:
+    """A key from which masks follow."""
+    key = _read_key(path, passphrase)
+    if not isinstance(key, X25519PrivateKey):
+        raise ConfigError(f"{path} is not an agreement key (X25519)")
+    return key
+
+
+def is_closed(path: Path) -> bool:
+    """Whether a private key needs a passphrase."""
+    return b"-----BEGIN ENCRYPTED PRIVATE KEY-----" in read_private(path)
+
+
+def _read_key(path: Path, passphrase: Callable[[], bytes]) -> PrivateKeyTypes:
+    data, closed = read_private(path), is_closed(path)
+    secret = passphrase() if closed else None
+    try:
+        return load_pem_private_key(data, secret)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        # The library's message could quote the file, and the file is secret.
+        wrong = f"that is not the passphrase of {path}" if closed else f"{path} is not a private key in PEM"
+        raise ConfigError(wrong) from None
 
 
 def file_fingerprint(data: bytes) -> str:

@@ -33,6 +33,7 @@ class Member:
         agreement_key: X25519, from the certificate.
         host_name: what TLS must find in the certificate.
         owner: who runs it, if the certificate says so; else it is its own.
+        former, until: a certificate that is accepted until then, too, while its site changes to the new one.
     """
 
     id: NodeId
@@ -46,12 +47,33 @@ class Member:
     owner: str | None
     starts: datetime
     expires: datetime
+    former: bytes | None = field(default=None, repr=False)
+    former_fingerprint: bytes = field(default=b"", repr=False)
+    until: datetime | None = None
 
     @classmethod
-    def of(cls, certificate: bytes, *, name: str, address: str | None) -> Member:
-        """A member from its certificate (PEM)."""
+    def of(
+        cls,
+        certificate: bytes,
+        *,
+        name: str,
+        address: str | None,
+        former: bytes | None = None,
+        until: datetime | None = None,
+    ) -> Member:
+        """A member from its certificate (PEM).
+
+        Raises:
+            ConfigError: it cannot be one, or the former certificate is not of the same node and agreement key.
+        """
         read = read_certificate(certificate)
         claim = Claim.of(read)
+        mark = b""
+        if former is not None:
+            old = read_certificate(former, "its former certificate")
+            if Claim.of(old) != claim:
+                raise ConfigError("its former certificate is of another node, owner or agreement key")
+            former, mark = old.public_bytes(Encoding.PEM), fingerprint(old)
         return cls(
             id=claim.id,
             name=check_name(name),
@@ -64,11 +86,24 @@ class Member:
             owner=claim.owner,
             starts=read.not_valid_before_utc,
             expires=read.not_valid_after_utc,
+            former=former,
+            former_fingerprint=mark,
+            until=until,
         )
 
     def valid(self, now: datetime) -> bool:
         """Whether the certificate's dates allow it to be used at that moment."""
         return self.starts <= now <= self.expires
+
+    def accepted(self, now: datetime) -> tuple[bytes, ...]:
+        """The certificates (PEM) under which others take it for itself at that moment."""
+        if self.former is None or self.until is None or now > self.until:
+            return (self.certificate,)
+        return self.certificate, self.former
+
+    def accepts(self, shown: bytes, now: datetime) -> bool:
+        """Whether a certificate with this fingerprint is its own."""
+        return shown == self.fingerprint or (len(self.accepted(now)) > 1 and shown == self.former_fingerprint)
 
 
 def read_entry(value: object) -> tuple[Member, list[int]]:
@@ -83,16 +118,28 @@ def read_entry(value: object) -> tuple[Member, list[int]]:
             "name": str() as name,
             "address": str() | None as address,
             "certificate": str() as certificate,
+            "former": str() | None as former,
+            "until": str() | None as until,
             "neighbours": list() as neighbours,
             **rest,
-        } if not rest and all(isinstance(other, int) for other in neighbours):
+        } if (
+            not rest
+            and all(isinstance(other, int) for other in neighbours)
+            and (former is None) == (until is None)
+        ):
             pass
         case _:
             raise ConfigError(
                 "the roster describes a peer in a way that this version does not know; update cesar"
             )
     try:
-        member = Member.of(certificate.encode(errors="replace"), name=name, address=address)
+        member = Member.of(
+            certificate.encode(errors="replace"),
+            name=name,
+            address=address,
+            former=None if former is None else former.encode(errors="replace"),
+            until=None if until is None else read_time(until),
+        )
     except ConfigError as error:
         raise ConfigError(f"node {node}: {error}") from None
     if member.id != node:
@@ -112,13 +159,17 @@ def check_members(listed: list[Member], network: str, ca: bytes) -> Mapping[Node
             raise ConfigError(f"two peers have the id {member.id}")
         if member.network != network:
             raise ConfigError(f"node {member.id} has a certificate of the network {member.network!r}")
-        certificate = read_certificate(member.certificate)
-        try:
-            check_issuer(certificate, authority)
-        except ConfigError as error:
-            raise ConfigError(f"the certificate of node {member.id}: {error}") from None
-        tls = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-        for key in (tls, member.agreement_key):
+        listed_keys = [member.agreement_key]
+        for pem in (member.certificate, *([] if member.former is None else [member.former])):
+            certificate = read_certificate(pem)
+            try:
+                check_issuer(certificate, authority)
+            except ConfigError as error:
+                raise ConfigError(f"the certificate of node {member.id}: {error}") from None
+            listed_keys.append(
+                certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+            )
+        for key in listed_keys:
             if keys.setdefault(key, member.id) != member.id:
                 raise ConfigError(f"nodes {keys[key]} and {member.id} have the same key; each needs its own")
         members[member.id] = member
@@ -140,3 +191,14 @@ def check_owners(members: Iterable[Member]) -> None:
                 f"{spelled[plain]!r} and {owner!r} look like one owner; write it in the same way in every request, so "
                 "that its peers count as one colluder"
             )
+
+
+def read_time(text: str) -> datetime:
+    """A moment as rosters write it."""
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        time = None
+    if time is None or time.tzinfo is None:
+        raise ConfigError("the roster's dates must be ISO times with a zone")
+    return time

@@ -7,12 +7,20 @@ wrong then: the tunnel does not run, or it ends at another peer. Both look like 
 from __future__ import annotations
 
 import asyncio
+import secrets
 import ssl
+import tempfile
 from collections.abc import Mapping
 from enum import Enum
-from pathlib import Path
 
-from cesar.peer.keyfiles import CERTIFICATE, TLS_KEY
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from cesar.peer.identity import Identity
 from cesar.peer.member import Member
 from cesar.types import NodeId
 
@@ -29,14 +37,14 @@ class Answer(Enum):
     NOTHING = "nothing"
 
 
-async def who_answers(address: str, folder: Path) -> Answer:
+async def who_answers(address: str, identity: Identity) -> Answer:
     """Dial an address with this peer's certificate, and compare the one that is shown there with it."""
     host, port = _parts(address)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # it is compared below, byte for byte
     context.set_alpn_protocols(["h2"])
-    context.load_cert_chain(folder / CERTIFICATE, folder / TLS_KEY)
-    mine = ssl.PEM_cert_to_DER_cert((folder / CERTIFICATE).read_text(encoding="ascii"))
+    _show(context, identity)
+    mine = ssl.PEM_cert_to_DER_cert(identity.certificate.decode("ascii"))
     try:
         async with asyncio.timeout(SECONDS):
             _, writer = await asyncio.open_connection(host, port)
@@ -51,6 +59,19 @@ async def who_answers(address: str, folder: Path) -> Answer:
     shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
     writer.close()
     return Answer.THIS_PEER if shown == mine else Answer.ANOTHER
+
+
+def _show(context: ssl.SSLContext, identity: Identity) -> None:
+    """Have a context show this peer's certificate. It reads files only, and a key that has a passphrase must not lie open in
+    one: so it is closed by another, which lasts as long as this call.
+    """
+    secret = secrets.token_hex(32)
+    key = load_pem_private_key(identity.tls_key, None)
+    closed = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(secret.encode()))
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(identity.certificate + closed)
+        file.flush()
+        context.load_cert_chain(file.name, password=secret)
 
 
 def own_port(listen: str, address: str, answer: Answer, callers: str) -> tuple[bool | None, str]:

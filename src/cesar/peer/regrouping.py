@@ -1,4 +1,4 @@
-"""New groups where neighbours change, and what sums before and after the change give away together.
+"""Edges and groups where neighbours change, and what sums before and after the change give away together.
 
 A receiver whose neighbours stay the same keeps its groups. One that gets or loses a neighbour needs new ones, and it has
 seen the old sums: the totals before and after differ by whoever came or went, which no draw can help, and an
@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import product
 
 import networkx as nx
 
+from cesar.errors import ConfigError
 from cesar.grouping import Group, check_plan, coalitions, divide, exposed, groups, plan
+from cesar.peer.member import Member
 from cesar.peer.roster import Roster
 from cesar.topology import Owners, parties
 from cesar.types import NodeId
@@ -23,6 +26,7 @@ TRIES = 24
 PASSES = 3
 """How often all receivers with new groups are gone through, where colluders still learn something."""
 
+Edge = tuple[int, int]
 Table = dict[NodeId, tuple[Group, ...]]
 
 
@@ -146,3 +150,31 @@ def _least(leaks: list[Leak]) -> tuple[Leak, ...]:
             smaller.append(set(leak.coalition))
             kept.append(leak)
     return tuple(kept)
+
+
+def missing_edges(graph: nx.Graph, members: Mapping[NodeId, Member], least: int) -> list[Edge]:
+    """Edges that make the graph connected and give every node `least` neighbours, between nodes with few.
+
+    Raises:
+        ConfigError: there are too few nodes, or too few with an address.
+    """
+    graph = nx.Graph(graph)
+    added: list[Edge] = []
+    while True:
+        parts = sorted(nx.connected_components(graph), key=min)
+        poor = min(graph, key=lambda i: (graph.degree[i], i), default=None)
+        if len(parts) > 1:
+            pairs = product(parts[0], set().union(*parts[1:]))
+        elif poor is not None and graph.degree[poor] < least:
+            pairs = product([poor], set(graph) - {poor, *graph[poor]})
+        else:
+            return added
+        usable = [(i, j) for i, j in pairs if members[i].address or members[j].address]
+        if not usable:
+            raise ConfigError(
+                f"no edges can give each of the {len(graph)} peers that remain {least} neighbours, one of each two "
+                "with an address; add a peer first, or give one an address"
+            )
+        i, j = min(usable, key=lambda pair: (sum(graph.degree[k] for k in pair), sorted(pair)))
+        graph.add_edge(i, j)
+        added.append((min(i, j), max(i, j)))

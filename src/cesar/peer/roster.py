@@ -35,9 +35,9 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cesar.errors import ConfigError, PrivacyError
 from cesar.grouping import Draws, Group, check_group_size, groups
 from cesar.peer.authority import Authority, verify
-from cesar.peer.claims import check_network, read_authority
+from cesar.peer.claims import check_network, read_authority, same_authority
 from cesar.peer.keyfiles import read_public
-from cesar.peer.member import Member, check_members, read_entry
+from cesar.peer.member import Member, check_members, read_entry, read_time
 from cesar.topology import Neighbourhood, Owners, check_shape
 from cesar.types import NodeId
 
@@ -68,6 +68,7 @@ class Roster:
         settings: what all peers have in common.
         draws: which division a receiver uses, where it is not the first.
         groups: receiver → its groups; empty without `group_size`.
+        ca: the authority's certificate (PEM), which may be newer than the one that the reader has, for the same key.
         raw: the signed file as it came.
     """
 
@@ -81,6 +82,7 @@ class Roster:
     settings: Mapping[str, SettingValue] = field(default_factory=dict, repr=False)
     draws: Draws = field(default_factory=dict, repr=False)
     groups: Mapping[NodeId, tuple[Group, ...]] = field(default_factory=dict, repr=False, compare=False)
+    ca: bytes = field(repr=False)
     raw: bytes = field(repr=False)
 
     @cached_property
@@ -142,7 +144,7 @@ class Roster:
                 f"the roster has version {version}, which is older than version {at_least}, which this peer has "
                 "already seen; fetch the newest"
             )
-        if embedded != _normal(ca):
+        if not same_authority(embedded.encode(errors="replace"), ca):
             raise ConfigError("the roster holds the certificate of another authority")
         entries = [read_entry(value) for value in peers]
         members = check_members([member for member, _ in entries], check_network(network), ca)
@@ -154,13 +156,14 @@ class Roster:
             network=network,
             network_id=name,
             version=version,
-            issued=_time(issued),
-            expires=_time(expires),
+            issued=read_time(issued),
+            expires=read_time(expires),
             members=members,
             graph=graph,
             settings=settings,
             draws=drawn,
             groups=_groups(graph, group_size, name, drawn),
+            ca=embedded.encode(),
             raw=data,
         )
 
@@ -196,6 +199,8 @@ class Roster:
                     "name": member.name,
                     "address": member.address,
                     "certificate": member.certificate.decode(),
+                    "former": None if member.former is None else member.former.decode(),
+                    "until": None if member.until is None else member.until.isoformat(),
                     "neighbours": sorted(graph[member.id]),
                 }
                 for member in sorted(members, key=lambda member: member.id)
@@ -333,13 +338,3 @@ def _network_id(text: str) -> bytes:
     if len(raw) != NETWORK_ID_BYTES or raw.hex() != text:
         raise ConfigError(f"the roster's network_id must be {2 * NETWORK_ID_BYTES} hexadecimal digits")
     return raw
-
-
-def _time(text: str) -> datetime:
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        time = None
-    if time is None or time.tzinfo is None:
-        raise ConfigError("the roster's dates must be ISO times with a zone")
-    return time

@@ -95,7 +95,10 @@ class AsyncPeer:
         self.task = Task(config, roster, purpose, session)
         self._state = state or StateFile(config.state / states.FILE)
         self._entropy = entropy or partial(states.fresh_entropy, self.id)
-        self.membership = Membership(identity, roster, config.folder, self._state, self.task.usable)
+        ask = config.tables.peer.approve == "ask" and purpose == "train"
+        self.membership = Membership(
+            identity, roster, config.folder, self._state, self.task.usable, keys=config.keys, ask=ask
+        )
         first = self._state.state.next_round
         self.liveness = Liveness(purpose, Status(first, first), self.membership.hood.view, roster.version)
         rounds = config.tables.rounds
@@ -112,7 +115,9 @@ class AsyncPeer:
             self._transcript,
         )
         peer = config.tables.peer
-        self.transport = Transport(identity, roster, peer.listen, self.reception, proxy=peer.proxy)
+        self.transport = Transport(
+            self.membership.identity, roster, peer.listen, self.reception, proxy=peer.proxy
+        )
         self._turn = asyncio.Lock()
         self._locked = contextlib.ExitStack()
         self._ended: RoundNo | None = None  # the round that ended last; None while one runs
@@ -130,7 +135,7 @@ class AsyncPeer:
         config = PeerConfig.load(path)
         identity = Identity.load(config.keys)
         state = StateFile(config.state / states.FILE)
-        roster = newest(config.folder, state, identity.ca)
+        roster = newest(config.folder, state, identity.ca, ask=config.tables.peer.approve == "ask")
         return cls(config, identity, roster, purpose=purpose, state=state)
 
     @classmethod
@@ -299,6 +304,8 @@ class AsyncPeer:
     async def _round(self, vector: Vector, tensors: tuple[int, ...] | None) -> Report:
         begin = time.monotonic()
         self.task.tensors = self.task.enter(vector, tensors)
+        if (identity := self.membership.renewed()) is not None:
+            await self.transport.renew(identity)
         node = self._prepare()
         round_ = RoundNo(self.liveness.next_round(self._state.state.next_round))
         attempt = self._state.state.attempts

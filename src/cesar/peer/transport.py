@@ -22,6 +22,7 @@ from cesar.peer.chunks import CHUNK, Message, Refusal
 from cesar.peer.claims import fingerprint, read_certificate
 from cesar.peer.identity import Identity
 from cesar.peer.link import Hub, Link, Room
+from cesar.peer.member import Member
 from cesar.peer.roster import Roster
 from cesar.peer.troubles import explain
 from cesar.types import Buffer, NodeId, RoundNo
@@ -81,6 +82,21 @@ class Transport:
         Raises:
             OSError: the port cannot be opened.
         """
+        await self._listen()
+        self._dates = asyncio.create_task(self._watch_dates(), name="dates")
+        self._dial_all()
+
+    async def renew(self, identity: Identity) -> None:
+        """Show another certificate from now on; conversations begin anew with it."""
+        log.info("node %d shows its new certificate from now on", identity.id)
+        self._identity = identity
+        if self._server is not None:
+            await self._server.stop(0.2)
+            await self._listen()
+        for peer in tuple(self._dialling):
+            self.cut_off(peer)
+
+    async def _listen(self) -> None:
         if self._listen_at is not None:
             pairs = [(self._identity.tls_key, self._identity.certificate)]
             credentials = grpc.ssl_server_credentials(pairs, self._identity.ca, require_client_auth=True)
@@ -98,19 +114,23 @@ class Transport:
                 raise OSError(f"cannot listen on {self._listen_at}: is another peer running there?") from None
             await server.start()
             self._server = server
-        self._dates = asyncio.create_task(self._watch_dates(), name="dates")
-        self._dial_all()
 
     async def _watch_dates(self) -> None:
         """End links when a neighbour's certificate ends: TLS looks at dates in the handshake only."""
+        before = datetime.now(UTC)
         while True:
             now = datetime.now(UTC)
+            ends = []
             for peer, link in tuple(self.links.items()):
-                if link.up and not self._roster.members[peer].valid(now):
+                member = self._roster.members[peer]
+                ends += [end - now for end in (member.expires, member.until) if end is not None]
+                if link.up and not member.valid(now):
                     log.warning("node %d: its certificate has ended", peer, extra={"peer_id": peer})
                     self._hub.failed(peer, "its certificate has ended")
-                    link.end()
-            ends = [self._roster.members[peer].expires - now for peer in self.links]
+                    self.cut_off(peer)
+                elif link.up and member.until is not None and before <= member.until < now:
+                    self.cut_off(peer)  # it may have shown its former certificate
+            before = now
             wait = min((end.total_seconds() for end in ends if end > timedelta()), default=60.0)
             await asyncio.sleep(min(60.0, wait + 0.01))
 
@@ -120,7 +140,7 @@ class Transport:
             peer
             for peer in self.links
             if peer not in roster.graph[self._identity.id]
-            or roster.members[peer] != self._roster.members.get(peer)
+            or not _continues(self._roster.members[peer], roster.members[peer])
         }
         self._roster = roster
         for peer in changed:
@@ -154,9 +174,13 @@ class Transport:
             await asyncio.sleep(0.01)
 
     def cut_off(self, peer: NodeId) -> None:
-        """End the conversation with a neighbour; it may begin another."""
+        """End the conversation with a neighbour; whoever dials may begin another."""
         if peer in self.links:
             self.links[peer].end()
+        dialling = self._dialling.pop(peer, None)
+        if dialling is not None:
+            dialling.cancel()  # the conversation was part of it
+            self._dial_all(BACKOFF[0])
 
     def forget_before(self, round_: RoundNo) -> None:
         """Drop frames of earlier rounds that have not begun to leave: nobody waits for them any more."""
@@ -207,19 +231,22 @@ class Transport:
         self._parting = [task for task in self._parting if not task.done()]
         self._parting.append(asyncio.create_task(end(), name=f"part {peer}"))
 
-    def _dial_all(self) -> None:
+    def _dial_all(self, pause: float = 0.0) -> None:
         for peer in self.links:
             if peer not in self._dialling and self._roster.dials(self._identity.id, peer):
-                self._dialling[peer] = asyncio.create_task(self._keep_dialling(peer), name=f"dial {peer}")
+                job = self._keep_dialling(peer, pause)
+                self._dialling[peer] = asyncio.create_task(job, name=f"dial {peer}")
 
     # ── the side that dials ─────────────────────────────────────────────────────────────────────────────
 
-    async def _keep_dialling(self, peer: NodeId) -> None:
+    async def _keep_dialling(self, peer: NodeId, pause: float) -> None:
         delay, said = BACKOFF[0], ""
+        await asyncio.sleep(pause)
         while self._dialling.get(peer) is asyncio.current_task():
             link, member = self.links[peer], self._roster.members[peer]
             begin = asyncio.get_running_loop().time()
-            why = await self._dial(link, member.address or "", member.host_name, member.certificate)
+            pinned = b"".join(member.accepted(datetime.now(UTC)))
+            why = await self._dial(link, member.address or "", member.host_name, pinned)
             if why:
                 self._hub.failed(peer, why)
             if why and why != said:
@@ -291,18 +318,24 @@ class Transport:
         shown = context.auth_context().get("x509_pem_cert", [b""])[0]
         certificate = read_certificate(shown, "the certificate that was shown")
         mark = fingerprint(certificate)
-        names = [m for m in self._roster.members.values() if m.fingerprint == mark]
+        now = datetime.now(UTC)
+        names = [m for m in self._roster.members.values() if m.accepts(mark, now)]
         subject = certificate.subject.rfc4514_string()
         if not names:
             raise Refusal(
                 f"the certificate of {subject} is not in version {self._roster.version} of the roster: "
                 "revoked, replaced or never listed"
             )
-        if not names[0].valid(datetime.now(UTC)):
+        if not names[0].valid(now):
             raise Refusal(f"the certificate of node {names[0].id} is not valid now; its site must renew it")
         if names[0].id not in self.links:
             raise Refusal(f"node {names[0].id} is in the roster, but not a neighbour of this peer")
         return names[0].id
+
+
+def _continues(old: Member, new: Member) -> bool:
+    """Whether a conversation can go on under a newer roster: the same place, and a certificate that still counts."""
+    return old.address == new.address and new.accepts(old.fingerprint, datetime.now(UTC))
 
 
 class Handler(grpc.GenericRpcHandler):  # type: ignore[misc]
