@@ -65,7 +65,6 @@ class Membership:
         roster: the one that holds now.
         hood: what the peer may know of its graph.
         newer: one that will hold from the next round on.
-        founded: when the network began, in seconds since 1970: its authority's certificate says so.
         over: why this peer must stop; empty as long as it has a place.
     """
 
@@ -85,7 +84,6 @@ class Membership:
         self._looked_at: set[bytes] = set()  # digests of rosters that were read: none is read twice
         self.over = ""
         self._warned: date | None = None
-        self.founded = read_authority(identity.ca).not_valid_before_utc.timestamp()
 
     @property
     def largest(self) -> int:
