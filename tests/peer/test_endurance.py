@@ -476,7 +476,6 @@ def test_an_adversary(tmp_path):
     assert "(fault)" not in logs
     refused = logs.count(f"frame from node {enemy} in round")
     assert refused > 100
-    assert f"frame from node {fleet.nodes[0]} in round" not in logs.replace("stale-attempt", "")
     memory = [[note["memory"] for note in fleet.notes(i)] for i in fleet.nodes]
     growth = max(max(row) - row[10] for row in memory) / 2**20
     heard = sum(enemy in note["report"]["contributors"] for i in fleet.nodes for note in fleet.notes(i))

@@ -148,7 +148,7 @@ async def converse(network, name, seed, messages):
             list(node.outbound())
     await engine.close()
     assert membership.newer is None
-    assert liveness.next_round(0) < 1 << 20
+    assert liveness.next_round(0, 0) < 1 << 20
     return done, ended, longest
 
 

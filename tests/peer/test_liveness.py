@@ -8,6 +8,7 @@ from cesar.peer.liveness import LONELY, NEAR, Liveness, Standing
 from cesar.peer.messages import HAS_SETTLED, Hello, Status
 
 ROUND, ROSTER, WALL = 5, 2, 1e9
+FAR = 1 << 40
 DOWN, APART, AHEAD, SUSPECTED, AWAITED = Standing
 
 
@@ -118,8 +119,8 @@ def test_the_next_round_is_the_latest_that_can_be_joined(standing):
     live = make(standing)
     live.neighbours[1].status = Status(8, 9)
     joined = {DOWN: 7, APART: 7, AHEAD: 9, SUSPECTED: 9, AWAITED: 9}
-    assert live.next_round(7) == joined[standing]
-    assert live.next_round(11) == 11
+    assert live.next_round(7, FAR) == joined[standing]
+    assert live.next_round(11, FAR) == 11
 
 
 @pytest.mark.parametrize(
@@ -137,7 +138,7 @@ def test_a_single_neighbour_moves_nobody_far(said, begun):
     for peer, round_ in ((1, said), (2, 10), (3, 9)):
         make(AWAITED, peer, live)
         live.told(peer, Status(round_, round_))
-    assert live.next_round(10) == begun
+    assert live.next_round(10, FAR) == begun
 
 
 def test_two_neighbours_are_followed_wherever_they_are():
@@ -145,9 +146,9 @@ def test_two_neighbours_are_followed_wherever_they_are():
     for peer, round_ in ((1, 50_001), (2, 50_000), (3, 7)):
         make(AWAITED, peer, live)
         live.told(peer, Status(round_, round_))
-    assert live.next_round(5) == 50_001
+    assert live.next_round(5, FAR) == 50_001
     live.disconnected(2)
-    assert live.next_round(5) == 7
+    assert live.next_round(5, FAR) == 7
 
 
 def test_who_averages_with_nobody_follows_a_single_neighbour():
@@ -155,11 +156,23 @@ def test_who_averages_with_nobody_follows_a_single_neighbour():
     live = make(AWAITED)
     live.told(1, Status(50_000, 50_000))
     for _ in range(LONELY):
-        assert live.next_round(5) == 5
+        assert live.next_round(5, FAR) == 5
         live.ended(())
-    assert live.next_round(5) == 50_000
+    assert live.next_round(5, FAR) == 50_000
+    assert live.next_round(5, 49_999) == 5, "no further than it can have come"
     live.ended((1,))
-    assert live.next_round(5) == 5
+    assert live.next_round(5, FAR) == 5
+
+
+def test_a_lie_does_not_hide_a_neighbour_that_is_a_little_ahead():
+    live = alone()
+    for peer, round_ in ((1, 900_000), (2, 40), (3, 5)):
+        make(AWAITED, peer, live)
+        live.told(peer, Status(round_, round_))
+    assert live.next_round(39, 100) == 40
+    for _ in range(LONELY):
+        live.ended(())
+    assert live.next_round(5, 100) == 40
 
 
 def test_rounds_begin_anew_under_another_roster():
@@ -168,13 +181,13 @@ def test_rounds_begin_anew_under_another_roster():
     for peer in (1, 2, 3):
         make(AWAITED, peer, live)
         live.told(peer, Status(900_000, 900_000))
-    assert live.next_round(5) == 900_000
+    assert live.next_round(5, FAR) == 900_000
     live.adopt([1, 2, 3], ROSTER + 1)
-    assert (live.mine, live.next_round(0)) == (Status(0, 0), 0)
+    assert (live.mine, live.next_round(0, FAR)) == (Status(0, 0), 0)
     assert not live.still_in(900_000)
     for peer in (1, 2):
         live.greeted(peer, hello(roster=ROSTER + 1, current=1), WALL)
-    assert live.next_round(0) == 1
+    assert live.next_round(0, FAR) == 1
 
 
 @pytest.mark.parametrize("standing", Standing)
@@ -242,7 +255,7 @@ def test_who_trains_is_awaited_before_settling_and_who_settles_is_company():
     assert (live.training, live.company) == ({1}, {1})
     live.told(1, Status(ROUND, ROUND, 300_000))
     assert (live.training, live.company) == (frozenset(), frozenset())
-    assert live.next_round(ROUND - NEAR) == ROUND, "both count the same rounds"
+    assert live.next_round(ROUND - NEAR, FAR) == ROUND, "both count the same rounds"
     live.mine = Status(ROUND, ROUND, 300_000)
     assert live.company == {1}
     live.told(1, Status(ROUND, ROUND, 400_000))

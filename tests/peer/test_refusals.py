@@ -496,8 +496,8 @@ def test_one_liar_moves_nobody(network):
             await averages(peers)
             async with Enemy(keys_of(network, 0), peers[3]) as enemy:
                 await enemy.enter()
-                await enemy.send(Message.STATUS, struct.pack("<III", 900_000, 900_000, 0))
-                await until(lambda: peers[3].neighbours[0].status.current == 900_000, 10)
+                await enemy.send(Message.STATUS, struct.pack("<III", 90_000, 90_000, 0))
+                await until(lambda: peers[3].neighbours[0].status.current == 90_000, 10)
                 await averages(peers, 4)
                 assert [peer.next_round for peer in peers] == [5] * 4
 
@@ -516,10 +516,10 @@ def test_another_roster_is_the_way_back_from_a_round_that_liars_drove_up(network
             ):
                 for enemy in (one, two):
                     await enemy.enter()
-                    await enemy.send(Message.STATUS, struct.pack("<III", 900_000, 900_000, 0))
-                await until(lambda: peers[2].next_round == 900_000, 10)
+                    await enemy.send(Message.STATUS, struct.pack("<III", 90_000, 90_000, 0))
+                await until(lambda: peers[2].next_round == 90_000, 10)
                 report = await peers[2].average_vector(models()[0])
-                assert (report.round, report.contributors) == (900_000, ())
+                assert (report.round, report.contributors) == (90_000, ())
             old = network.roster.raw
             network.remove(0, connect=True, now=datetime.now(UTC))
             for t in range(3):

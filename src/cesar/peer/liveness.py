@@ -6,7 +6,7 @@ been heard since. So a dead peer costs nothing, and a hanging one costs one dead
 waiting, it is this peer that is out of step: it waits for them again instead of running ahead alone.
 
 Rounds only go up, as long as the roster is the same, so one neighbour that says it is far ahead must not take everybody with it. Two that say so are
-followed. A single one is followed by whoever has averaged with nobody for some rounds, and has nothing to lose.
+followed. A single one is followed by whoever has averaged with nobody for some rounds, as far as rounds can have gone on since.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NEAR = 2
 """By so many rounds a single neighbour can be ahead of this peer and of all others but one, and still be followed."""
 
 LONELY = 3
-"""After so many rounds with nobody a single neighbour is followed wherever it is."""
+"""After so many rounds with nobody a single neighbour is followed as far as it can have come meanwhile."""
 
 
 class Standing(Enum):
@@ -181,16 +181,22 @@ class Liveness:
         """Neighbours that are there and do what this peer does."""
         return frozenset(peer for peer in self.neighbours if self.takes_part(peer))
 
-    def next_round(self, least: int) -> int:
+    def next_round(self, least: int, reach: int) -> int:
         """The latest round that a neighbour can still be joined in, so that one that was away comes back where the
         others are; no round below `least`. It takes two neighbours to go far, except for one that has nobody to
-        average with, and in a check, after which nobody remembers.
+        average with, up to `reach`, and in a check, after which nobody remembers.
+
+        Args:
+            reach: no network can have come further since this peer was last in step.
         """
         said = sorted((known.status.joinable for known in self._fellows()), reverse=True)
-        latest, second = [*said, 0, 0][:2]
-        agreed = max(least, second)
-        follows = latest <= agreed + NEAR or self._alone >= LONELY or self.purpose == "check"
-        return max(agreed, latest) if follows else agreed
+        agreed = max(least, [*said, 0, 0][1])
+        most = agreed + NEAR
+        if self.purpose == "check":
+            most = max([*said, most])
+        elif self._alone >= LONELY:
+            most = max(most, reach)
+        return max(agreed, *(round_ for round_ in [*said, 0] if round_ <= most))
 
     def still_in(self, round_: int) -> bool:
         """Whether somebody who is awaited at all has this round to end."""

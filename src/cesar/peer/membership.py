@@ -82,7 +82,6 @@ class Membership:
         roster: the one that holds now.
         hood: what the peer may know of its graph.
         newer: one that will hold from the next round on.
-        founded: when the network began, in seconds since 1970: its authority's certificate says so.
         held: one that waits for this site's approval.
         over: why this peer must stop; empty as long as it has a place.
     """
@@ -114,7 +113,6 @@ class Membership:
         self.over = ""
         self._warned: date | None = None
         self._complaint = ""
-        self.founded = read_authority(identity.ca).not_valid_before_utc.timestamp()
 
     @property
     def identity(self) -> Identity:

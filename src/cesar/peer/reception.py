@@ -27,11 +27,18 @@ MOST_REFUSALS = 200
 MOST_LINES = 100
 """So many lines are logged in a minute about bad and late frames of one neighbour."""
 
-ROUNDS_PER_SECOND, ROUNDS_AT_ONCE = 10, 1_000_000
-"""No network has done more rounds than so many for each second since it was founded, and so many beside that."""
+ROUNDS_PER_SECOND, ROUNDS_AT_ONCE = 10, 100_000
+"""No network has done more rounds than so many for each second since its roster was signed, and so many beside that: clocks
+differ. All peers go by the same bound, whatever others made them believe, so that those that were misled are not sent away.
+"""
 
 HARMLESS = (Reason.TOO_EARLY, Reason.STALE_ATTEMPT, Reason.DUPLICATE, Reason.SESSION)
 """Refusals that an honest neighbour can cause when it restarts, runs ahead or changes its roster."""
+
+
+def rounds_since(then: float) -> int:
+    """The most rounds that a network can have done since some time of day."""
+    return int(ROUNDS_PER_SECOND * max(0.0, time.time() - then))
 
 
 class Reception:
@@ -94,7 +101,7 @@ class Reception:
         if there.node != peer:
             raise Refusal(f"its certificate is that of node {peer}, but it says that it is node {there.node}")
         self._greeting().accept(there)
-        self._check_round(there.status)
+        self._check_round(there.status, there.roster)
         self._liveness.greeted(peer, there, time.time())
         self._changed.set()
 
@@ -123,15 +130,18 @@ class Reception:
 
     def status(self, peer: NodeId, body: bytes) -> None:
         said = Status.from_bytes(body)
-        self._check_round(said)
+        known = self._liveness.neighbours.get(peer)
+        self._check_round(said, None if known is None else known.roster)
         self._liveness.told(peer, said)
         self._changed.set()
 
-    def _check_round(self, said: Status) -> None:
-        """Refuse a round that cannot have come yet: numbers end at 2^31, and never go back."""
-        age = max(0.0, time.time() - self._membership.founded)
-        most = max(int(ROUNDS_PER_SECOND * age), self._liveness.mine.joinable) + ROUNDS_AT_ONCE
-        if said.joinable > most:
+    def _check_round(self, said: Status, version: int | None) -> None:
+        """Refuse a round that cannot have come yet under this roster: numbers end at 2^31, and never go back."""
+        roster = self._membership.roster
+        if (
+            version == roster.version
+            and said.joinable > rounds_since(roster.issued.timestamp()) + ROUNDS_AT_ONCE
+        ):
             raise Refusal(f"it says that it is in round {said.joinable}, which cannot have come yet")
 
     def roster_from(self, peer: NodeId, data: bytes) -> None:

@@ -42,7 +42,7 @@ from cesar.peer.liveness import Liveness, Neighbour
 from cesar.peer.membership import Membership, newest
 from cesar.peer.messages import HAS_SETTLED, TRAINS, Status, share_in
 from cesar.peer.pace import Pace
-from cesar.peer.reception import Reception
+from cesar.peer.reception import Reception, rounds_since
 from cesar.peer.report import Report, Totals
 from cesar.peer.roster import Roster
 from cesar.peer.state import StateFile
@@ -120,6 +120,10 @@ class AsyncPeer:
         )
         self._turn = asyncio.Lock()
         self._locked = contextlib.ExitStack()
+        self._in_step = (
+            0,
+            roster.issued.timestamp(),
+        )  # in which round it was with others, and at what time of day
         self._ended: RoundNo | None = None  # the round that ended last; None while one runs
         self.satisfied = False
         self.totals = Totals()
@@ -165,7 +169,13 @@ class AsyncPeer:
     @property
     def next_round(self) -> int:
         """The number of the round that comes next, as far as this peer knows."""
-        return self.liveness.next_round(self.liveness.mine.joinable)
+        return self.liveness.next_round(self.liveness.mine.joinable, self._reach)
+
+    @property
+    def _reach(self) -> int:
+        """No round beyond this one can have come since this peer was last in step."""
+        round_, then = self._in_step
+        return round_ + rounds_since(then)
 
     @property
     def patience(self) -> float:
@@ -198,6 +208,7 @@ class AsyncPeer:
         self.membership.check()
         self.membership.remember()
         first = self._state.state.next_round
+        self._in_step = (first, self._state.written) if first else (0, self.roster.issued.timestamp())
         self.liveness.mine = Status(first, first, self.liveness.mine.mode)
         self.task.continuity.recall(self._state.sums())
         self._pace.start(time.monotonic())
@@ -307,7 +318,7 @@ class AsyncPeer:
         if (identity := self.membership.renewed()) is not None:
             await self.transport.renew(identity)
         node = self._prepare()
-        round_ = RoundNo(self.liveness.next_round(self._state.state.next_round))
+        round_ = RoundNo(self.liveness.next_round(self._state.state.next_round, self._reach))
         attempt = self._state.state.attempts
         self._state.change(attempts=attempt + 1, next_round=round_ + 1)
         out: Vector = memory.empty(len(vector), np.float32)
@@ -331,6 +342,8 @@ class AsyncPeer:
         now, view = time.monotonic(), self.membership.hood.view
         self._pace.end(now, alone=not outcome.contributors)
         self.liveness.ended(outcome.contributors)
+        if outcome.contributors:
+            self._in_step = round_ + 1, time.time()
         report = Report.of(outcome, node, view, len(vector), now - begin)
         self.totals.add(report)
         if report.overflowed:
@@ -362,6 +375,7 @@ class AsyncPeer:
             self.membership.adopt()
             self._engine.use(None)
             self.liveness.adopt(self.membership.hood.view, self.roster.version)
+            self._in_step = 0, self.roster.issued.timestamp()
             self.transport.forget_before(RoundNo(1 << 32))  # rounds begin anew
             self.transport.use(self.roster)
             self.transport.tell(Message.ROSTER, self.roster.raw)

@@ -45,6 +45,14 @@ class StateFile:
         self._path, self.folder = path, path.parent
         self.state = self._read()
 
+    @property
+    def written(self) -> float:
+        """When it was last written, in seconds since 1970; 0 if never."""
+        try:
+            return self._path.stat().st_mtime
+        except OSError:
+            return 0.0
+
     def reload(self) -> None:
         """Read it again, now that nobody else writes it."""
         self.state = self._read()
