@@ -30,7 +30,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
+from operator import le
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,12 +81,24 @@ def largest_exponents(announced: Sequence[tuple[int, ...]], own: tuple[int, ...]
 
 def fits(exponents: Sequence[int], scale: Sequence[int]) -> bool:
     """Whether no value of a model with these exponents is too large for a scale."""
-    return all(mine <= theirs for mine, theirs in zip(exponents, scale, strict=True))
+    assert len(exponents) == len(scale), "one for each tensor"
+    return all(map(le, exponents, scale))
 
 
 def exponents_to_bytes(exponents: Sequence[int]) -> bytes:
     """One byte for each tensor."""
+    return _exponent_bytes(tuple(exponents))
+
+
+@lru_cache(maxsize=1024)  # scales change seldom, and stand in every frame and key
+def _exponent_bytes(exponents: tuple[int, ...]) -> bytes:
     return bytes(exponent + EXPONENT_BIAS for exponent in exponents)
+
+
+@lru_cache(maxsize=1024)
+def exponents_from_bytes(data: bytes) -> tuple[int, ...]:
+    """The inverse."""
+    return tuple(byte - EXPONENT_BIAS for byte in data)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,8 +126,13 @@ def headroom(contributors: int) -> int:
 
 def binary_grid(bits: int, edges: NDArray[np.int64], exponents: Sequence[int], contributors: int) -> Grid:
     """The grid on which `contributors` values of magnitude up to 2^exponent can be summed."""
-    spare = bits - 1 - headroom(contributors)
-    return Grid(bits, edges, np.ldexp(1.0, spare - np.array(exponents, dtype=np.int64)))
+    return Grid(bits, edges, _scales(bits - 1 - headroom(contributors), tuple(exponents)))
+
+
+@lru_cache(maxsize=1024)
+def _scales(spare: int, exponents: tuple[int, ...]) -> NDArray[np.float64]:
+    """Not to be written to; the flag that says so would have every kernel compiled once more."""
+    return np.ldexp(1.0, spare - np.array(exponents, dtype=np.int64))
 
 
 def decimal_grid(decimals: int, size: int) -> Grid:

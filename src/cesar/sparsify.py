@@ -13,7 +13,7 @@ import numpy as np
 
 from cesar import bits, memory
 from cesar.crypto.keys import SEED_BYTES, RoundId, hkdf_expand_block
-from cesar.crypto.subsample import KEPT_SIZE, expand_seed
+from cesar.crypto.subsample import KEPT, KEPT_SIZE, expand_seed
 from cesar.errors import ConfigError, DataError, EncodingError
 from cesar.indices import Code, IndexSet, decode, encode
 from cesar.types import BitWords, Buffer, Entropy, NodeId, Vector
@@ -149,14 +149,8 @@ def _draw_turn(
     return words
 
 
-@lru_cache(maxsize=256)
-def _draw_and_keep_turn(
-    alpha: float, receiver: NodeId, attempt: RoundId, size: int, groups: int, number: int
-) -> BitWords:
-    """The receiver and all members of a group draw the same, in a simulation in one process; not to be written to."""
-    words = _draw_turn(alpha, receiver, attempt, size, groups, number)
-    words.flags.writeable = False
-    return words
+_draw_and_keep_turn = lru_cache(maxsize=KEPT)(_draw_turn)
+"""The receiver and all members of a group draw the same, in a simulation in one process; not to be written to."""
 
 
 AnySparsifier = Sparsifier | CoordinatedSubsampling

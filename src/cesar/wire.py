@@ -41,7 +41,7 @@ from cesar.crypto.keys import (
     RoundId,
 )
 from cesar.errors import EncodingError
-from cesar.ring import EXPONENT_BIAS, exponents_to_bytes
+from cesar.ring import exponents_from_bytes, exponents_to_bytes
 from cesar.types import Buffer, ByteArray, NodeId, RoundNo
 
 CATEGORIES = ("coordination", "values", "metadata", "control")
@@ -145,7 +145,7 @@ def _members(value: int, view: tuple[NodeId, ...]) -> tuple[NodeId, ...]:
 
 def _take_exponents(view: memoryview, tensors: int) -> tuple[tuple[int, ...], memoryview]:
     found, rest = _take(view, tensors, "the exponents")
-    return tuple(byte - EXPONENT_BIAS for byte in found), rest
+    return exponents_from_bytes(bytes(found)), rest
 
 
 @dataclass(frozen=True, slots=True)

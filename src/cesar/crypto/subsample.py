@@ -22,8 +22,11 @@ def threshold_of(alpha: float) -> int:
     return round(alpha * 2.0**32)
 
 
-KEPT_SIZE = 1 << 20
+KEPT_SIZE = 1 << 18
 """Sets of larger models are drawn whenever they are needed: they take memory, and a node needs few."""
+
+KEPT = 1024
+"""Of smaller ones so many are kept, 32 MB at most: those of a round of a thousand simulated nodes."""
 
 
 def expand_seed(seed: bytes, size: int, alpha: float) -> BitWords:
@@ -53,7 +56,7 @@ def _draw(seed: bytes, size: int, threshold: int) -> BitWords:
     return words
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=KEPT)
 def _draw_and_keep(seed: bytes, size: int, threshold: int) -> BitWords:
     words = _draw(seed, size, threshold)
     words.flags.writeable = False
