@@ -2,13 +2,16 @@
 
 import importlib.util
 import re
+import shlex
 import tomllib
 from collections import Counter
 from pathlib import Path
 
 import pytest
+import typer
 
 import cesar
+from cesar.cli.root import app
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -55,6 +58,31 @@ def test_every_public_name_is_in_the_reference():
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
 def test_no_python_block_is_overlooked(path):
     assert len(re.findall(r"```\s*py", path.read_text(encoding="utf-8"))) == len(blocks(path))
+
+
+def commands(path):
+    """Every `cesar …` that a shell block shows, as words; lines that end in a backslash go on."""
+    for block in re.findall(
+        r"^```sh\n(.*?)^```$", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    ):
+        for line in block.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            if words[:1] == ["cesar"] and "…" not in line:
+                yield words[1 : words.index("&&")] if "&&" in words else words[1:]
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in DOCUMENTS if [*commands(p)]], ids=lambda p: str(p.relative_to(ROOT))
+)
+def test_shell_blocks_show_commands_and_options_that_exist(path):
+    for words in commands(path):
+        command, rest = typer.main.get_command(app), [*words]
+        while hasattr(command, "commands") and rest and not rest[0].startswith("-"):
+            assert rest[0] in command.commands, f"{path.name}: cesar {' '.join(words)}"
+            command = command.commands[rest.pop(0)]
+        known = {"--help", "--version"}.union(*(parameter.opts for parameter in command.params))
+        asked = {word.partition("=")[0] for word in rest if word.startswith("--")}
+        assert asked <= known, f"{path.name}: cesar {' '.join(words)}"
 
 
 def test_every_page_has_a_place_in_the_navigation():
