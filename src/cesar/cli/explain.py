@@ -27,8 +27,8 @@ def command(as_json: AsJson = False) -> None:
     console.print(
         f"\n[bold]{shown.NODES} nodes average their models of {shown.SIZE:,} parameters with CESAR; each has "
         f"{shown.DEGREE} neighbours.[/]\n"
-        "Each selects parameters at random and shares those that another neighbour of the receiver\n"
-        f"selected too ({result.shared:.1%} of all). Pairwise masks hide every value and cancel in the sum.\n",
+        "Each divides its neighbours into groups, always the same ones. In this round it gets part of the models\n"
+        f"of each group ({result.shared:.1%} of all values), hidden by masks that cancel in the sum of the group.\n",
         soft_wrap=True,
     )
     _show_learned(learned)
@@ -40,14 +40,14 @@ def command(as_json: AsJson = False) -> None:
 def _show_learned(learned: list[shown.Learned]) -> None:
     table = Table(title="What each node learned, and what it sent")
     table.add_column("node", justify="right", no_wrap=True)
-    table.add_column("neighbours", no_wrap=True)
+    table.add_column("hears sums of", no_wrap=True)
     for heading in ("averaged", "models", "error", "coord. B", "values B", "other"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in learned:
         sent = dict(row.sent)
         table.add_row(
             str(row.node),
-            " ".join(map(str, row.neighbours)),
+            " ".join(f"{{{', '.join(map(str, group))}}}" for group in row.groups),
             f"{row.averaged:,}",
             f"{row.mean_group:.2f}",
             f"{row.largest_error:.0e}",
@@ -64,12 +64,17 @@ def _show_learned(learned: list[shown.Learned]) -> None:
 
 
 def _show_glimpse(glimpse: shown.Glimpse) -> None:
-    table = Table(title=f"What node {glimpse.receiver} saw of node {glimpse.sender}'s model")
-    table.add_column("true value (never sent)", justify="right")
-    table.add_column("masked word on the wire", justify="right")
-    for value, word in zip(glimpse.values, glimpse.words, strict=True):
-        table.add_row(f"{value:+.6f}", f"0x{word:08x}")
+    table = Table(title=f"What node {glimpse.receiver} saw of the first parameters of its first group")
+    for member in glimpse.group:
+        table.add_column(f"node {member} has", justify="right", no_wrap=True)
+        table.add_column("and sent", justify="right", no_wrap=True)
+    table.add_column("the sum", justify="right", no_wrap=True)
+    for k, total in enumerate(glimpse.sums):
+        pairs = zip(glimpse.values, glimpse.words, strict=True)
+        cells = [cell for values, words in pairs for cell in (f"{values[k]:+.4f}", f"0x{words[k]:08x}")]
+        table.add_row(*cells, f"{total:+.4f}")
     console.print(table)
+    console.print("What a node has is never sent; the words that it sends look random.", style="dim")
 
 
 def _show_crash(crashed: RoundResult, whole: RoundResult) -> None:
@@ -79,7 +84,7 @@ def _show_crash(crashed: RoundResult, whole: RoundResult) -> None:
     after = (crashed.vectors[hit] != models[hit]).mean()
     console.print(
         f"\nIf node 3 crashes after the coordination, its neighbours {', '.join(map(str, hit))} lose only\n"
-        f"what it had selected: they average {after:.1%} of their parameters instead of {before:.1%}.\n"
+        f"the sums that it is part of: they average {after:.1%} of their parameters instead of {before:.1%}.\n"
     )
 
 

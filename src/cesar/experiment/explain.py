@@ -10,16 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cesar import graphs
+from cesar.crypto.keys import RoundId
+from cesar.grouping import Group
+from cesar.indices import IndexSet
 from cesar.methods import DPSGD, Cesar, Method, SecureAggregation
 from cesar.ring import unpack
 from cesar.seeds import SeedTree
 from cesar.sim import CrashPoint, Ensemble, RoundResult
 from cesar.sparsify import CoordinatedSubsampling, RandomSubsampling, TopK
-from cesar.theory import required_alpha
+from cesar.theory import required_alpha, required_union_alpha
 from cesar.types import NodeId
 from cesar.wire import Frame, Kind, Share, read_header
 
-NODES, DEGREE, SIZE, SHARE = 8, 4, 20_000, 0.30
+NODES, DEGREE, SIZE, SHARE, GROUP = 8, 4, 20_000, 0.30, 2
+SAMPLER = RandomSubsampling(SHARE)
+SHOWN = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +32,7 @@ class Learned:
     """What the round changed for one node.
 
     Attributes:
+        groups: the neighbours whose sums it sees.
         averaged: parameters that are now a mean with neighbours.
         mean_group: how many models are in such a mean, with its own.
         largest_error: largest difference to the same mean computed in the clear.
@@ -34,7 +40,7 @@ class Learned:
     """
 
     node: int
-    neighbours: tuple[int, ...]
+    groups: tuple[Group, ...]
     averaged: int
     mean_group: float
     largest_error: float
@@ -43,12 +49,19 @@ class Learned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Glimpse:
-    """One parameter on its way: what it was, and what the receiver got to see."""
+    """A few parameters on their way to a receiver.
 
-    sender: int
+    Attributes:
+        values: what they were, for each member of the group.
+        words: what arrived of each member.
+        sums: what the receiver can work out from its new model.
+    """
+
     receiver: int
-    values: tuple[float, ...]
-    words: tuple[int, ...]
+    group: Group
+    values: tuple[tuple[float, ...], ...]
+    words: tuple[tuple[int, ...], ...]
+    sums: tuple[float, ...]
 
 
 def network() -> tuple[nx.Graph, NDArray[np.float32]]:
@@ -58,21 +71,24 @@ def network() -> tuple[nx.Graph, NDArray[np.float32]]:
 
 
 def methods() -> Iterator[tuple[str, Method]]:
-    """What is compared: the unprotected baselines, plain secure aggregation and CESAR."""
+    """What is compared: the unprotected baselines, plain secure aggregation, CESAR and fixed groups."""
     alpha = required_alpha(SHARE, DEGREE)
+    union = required_union_alpha(SHARE, [GROUP] * (DEGREE // GROUP))
     yield "D-PSGD, all parameters (no privacy)", DPSGD()
     yield "D-PSGD, TopK (no privacy)", DPSGD(sparsifier=TopK(SHARE))
     yield "secure aggregation, all parameters", SecureAggregation()
     yield "CESAR, TopK", Cesar(sparsifier=TopK(alpha))
     yield "CESAR, random subsampling", Cesar(sparsifier=RandomSubsampling(alpha))
     yield "CESAR, coordinated subsampling", Cesar(sparsifier=CoordinatedSubsampling(SHARE))
-    yield "CESAR, random, 16-bit ring", Cesar(sparsifier=RandomSubsampling(alpha), ring_bits=16)
+    yield "groups of two, TopK", Cesar(sparsifier=TopK(union), group_size=GROUP)
+    yield "groups of two, random", Cesar(sparsifier=SAMPLER, group_size=GROUP)
+    yield "groups of two, random, 16 bits", Cesar(sparsifier=SAMPLER, group_size=GROUP, ring_bits=16)
 
 
 def secure_round(
     crashes: dict[int, CrashPoint] | None = None,
 ) -> tuple[RoundResult, list[Learned], Glimpse]:
-    """A round of CESAR with random subsampling, checked against means computed in the clear."""
+    """A round in fixed groups with random subsampling, checked against means computed in the clear."""
     graph, models = network()
     shares: dict[tuple[int, int], Frame] = {}
 
@@ -80,31 +96,42 @@ def secure_round(
         if frame.kind is Kind.SHARE:
             shares[sender, recipient] = frame
 
-    method = Cesar(sparsifier=RandomSubsampling(required_alpha(SHARE, DEGREE)))
+    method = Cesar(sparsifier=SAMPLER, group_size=GROUP)
     result = Ensemble(graph, method, SIZE, seed=1).round(models, crashes=crashes, watch=watch)
-    learned = [_learned(graph, models, result, node) for node in range(NODES)]
-    return result, learned, _glimpse(graph, models, result, shares)
+    attempt = read_header(next(iter(shares.values())).payload)[0].attempt
+    gone = frozenset(crashes or ())
+    learned = [_learned(models, result, NodeId(node), attempt, gone) for node in range(NODES)]
+    return result, learned, _glimpse(graph, models, result, shares, attempt)
 
 
-def _in_the_clear(
-    graph: nx.Graph, models: NDArray[np.float32], result: RoundResult, node: int
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """The mean that the node should have, where at least two neighbours selected a parameter."""
-    neighbours = sorted(graph[node])
-    chosen = result.selected[neighbours]
-    count = np.where(chosen.sum(axis=0) >= 2, chosen.sum(axis=0), 0)
-    total = models[node] + np.where(chosen, models[neighbours].astype(np.float64), 0.0).sum(axis=0)
-    return np.where(count > 0, total / (count + 1), models[node]), count
+def _groups(result: RoundResult, node: NodeId) -> tuple[Group, ...]:
+    assert result.groups is not None
+    return result.groups[node]
 
 
-def _learned(graph: nx.Graph, models: NDArray[np.float32], result: RoundResult, node: int) -> Learned:
-    mean, count = _in_the_clear(graph, models, result, node)
+def _positions(result: RoundResult, node: NodeId, attempt: RoundId) -> list[NDArray[np.int32]]:
+    """Where each group of a receiver sends, as everybody can work out."""
+    groups = _groups(result, node)
+    drawn = SAMPLER.in_turns(node, attempt, SIZE, len(groups))
+    return [IndexSet.of_words(drawn(number), SIZE).positions() for number in range(len(groups))]
+
+
+def _learned(
+    models: NDArray[np.float32], result: RoundResult, node: NodeId, attempt: RoundId, gone: frozenset[int]
+) -> Learned:
+    groups = _groups(result, node)
+    total, count = models[node].astype(np.float64), np.ones(SIZE, dtype=np.int64)
+    for group, positions in zip(groups, _positions(result, node, attempt), strict=True):
+        if node not in gone and gone.isdisjoint(group):
+            total[positions] += models[list(group)][:, positions].sum(axis=0, dtype=np.float64)
+            count[positions] += len(group)
+    averaged = count > 1
     return Learned(
         node=node,
-        neighbours=tuple(sorted(graph[node])),
-        averaged=int((result.vectors[node] != models[node]).sum()),
-        mean_group=float(count[count > 0].mean() + 1),
-        largest_error=float(np.abs(result.vectors[node] - mean).max()),
+        groups=groups,
+        averaged=int(averaged.sum()),
+        mean_group=float(count[averaged].mean()) if averaged.any() else 1.0,
+        largest_error=float(np.abs(result.vectors[node] - total / count).max()),
         sent={category: int(counts[node]) for category, counts in result.bytes.items()},
     )
 
@@ -114,18 +141,25 @@ def _glimpse(
     models: NDArray[np.float32],
     result: RoundResult,
     shares: dict[tuple[int, int], Frame],
+    attempt: RoundId,
 ) -> Glimpse:
-    sender, receiver = min(shares)
-    others = [node for node in graph[receiver] if node != sender]
-    sent = np.flatnonzero(result.selected[sender] & result.selected[others].any(axis=0))[:4]
+    receiver = NodeId(0)
+    group, first = _groups(result, receiver)[0], _positions(result, receiver, attempt)[0][:SHOWN]
     view = [NodeId(node) for node in sorted(graph[receiver])]
-    share = Share.decode(read_header(shares[sender, receiver].payload)[1], view, explicit=False)
-    words = unpack(share.values, 32, len(share.values) // 4)[: len(sent)]
+    words = []
+    for member in group:
+        frame = shares.get((member, receiver))
+        if frame is None:  # it crashed
+            continue
+        share = Share.decode(read_header(frame.payload)[1], view, explicit=False)
+        words.append(tuple(unpack(share.values, 32, frame.parameters)[:SHOWN].tolist()))
+    known = result.vectors[receiver].astype(np.float64) * (len(group) + 1) - models[receiver]
     return Glimpse(
-        sender=sender,
         receiver=receiver,
-        values=tuple(models[sender][sent].tolist()),
-        words=tuple(words.tolist()),
+        group=group,
+        values=tuple(tuple(models[member][first].tolist()) for member in group),
+        words=tuple(words),
+        sums=tuple(known[first].tolist()),
     )
 
 
