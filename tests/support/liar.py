@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import struct
@@ -109,6 +110,7 @@ class Liar:
 def attack(folder: Path, _data: Path, last: Path, _namespace: str | None, pause: float) -> None:
     """Lie as a process of its own, until the test ends."""
     signal.alarm(3600)
+    logging.basicConfig(filename=folder / "log", level=logging.INFO, format="%(asctime)s %(message)s")
     rng = np.random.default_rng(os.getpid())
     while worker.wanted(last, -1):
         with contextlib.suppress(CesarError), Peer.join(folder, resume=True, wait=5) as peer:
