@@ -46,7 +46,13 @@ def relay(tmp_path):
 
 @pytest.fixture
 def network(tmp_path, relay):
-    made = make_network(tmp_path / "net", nx.complete_graph(3), addresses=relay.addresses, transcript=True)
+    made = make_network(
+        tmp_path / "net",
+        nx.complete_graph(3),
+        addresses=relay.addresses,
+        transcript=True,
+        rounds="floor = 120.0\nceiling = 280.0",  # nobody is given up, however slow the machine is
+    )
     for node in range(3):
         edit(made.folder / f"peer-{node}", r"listen = .*\n", 'listen = "127.0.0.1:7400"\n')
     return made.folder

@@ -77,12 +77,14 @@ class Browser:
         os.close(to_browser)
         os.close(from_browser)
         self._buffer, self._count, self._session = b"", 0, ""
+        self._loaded: set[str] = set()
         self.complaints: list[str] = []
         pages = self._ask("Target.getTargets")["targetInfos"]
         page = next(target["targetId"] for target in pages if target["type"] == "page")
         self._session = self._ask("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log"):
             self._ask(f"{domain}.enable")
+        self._ask("Page.setLifecycleEventsEnabled", enabled=True)
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
         self._ask("Emulation.setDeviceMetricsOverride", **size)
 
@@ -109,6 +111,8 @@ class Browser:
 
     def _note(self, message: dict[str, Any]) -> None:
         match message:
+            case {"method": "Page.lifecycleEvent", "params": {"name": "load", "loaderId": loader}}:
+                self._loaded.add(loader)
             case {"method": "Runtime.exceptionThrown", "params": {"exceptionDetails": details}}:
                 self.complaints.append(json.dumps(details))
             case {
@@ -123,7 +127,10 @@ class Browser:
                 self.complaints.append(json.dumps(words))
 
     def open(self, url: str) -> None:
-        self._ask("Page.navigate", url=url)
+        """Go to a page, and wait until it is there."""
+        loader = self._ask("Page.navigate", url=url)["loaderId"]
+        while loader not in self._loaded:
+            self._note(self._next())
 
     def value(self, expression: str) -> Any:
         """What JavaScript on the page says, as JSON."""
