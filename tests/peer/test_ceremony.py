@@ -210,7 +210,7 @@ def test_a_roster_in_the_folder_is_not_an_approval(tmp_path):
     assert (mine / "roster.json").read_bytes() == newer.raw
     assert on_loop(start(1)) == 1
     code, shown = asked("peer", "approve", mine, answers=[("Approve it?", "n")], cwd=tmp_path)
-    assert code == 1
+    assert code == 1, shown
     assert on_loop(start(1)) == 1
     call("peer", "approve", mine, "--sha256", newer.digest.hex())
     assert on_loop(start(2)) == 2
