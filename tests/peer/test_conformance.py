@@ -63,6 +63,8 @@ async def through_peers(network, seed, first):
                 session=secrets.session,
             )
         )
+        # Masks decide whether a group's sum is rounded up or down, so peers take the simulator's keys, too.
+        peers[-1].membership.keys = lambda _, i=i: secrets.ring(i)
     models, seen = first.copy(), []
     try:
         for peer in peers:
