@@ -57,7 +57,9 @@ def test_membership(recorded):
 
 def test_leakage(recorded):
     found = json.loads(attack("leakage", recorded, "--window", 8, "--samples", 100, "--json"))
-    independent, coordinated, grouped = found[str(recorded)]
+    (full, _, independent, coordinated, grouped) = found[str(recorded)]
+    assert full["title"] == "dpsgd-full"
+    assert full["recovered"] > 0.99, "a neighbour holds the model itself"
     assert independent["title"] == "cesar-random-0.5"
     assert independent["rounds"] == [5, 6, 7, 8, 9, 10, 11, 12]
     assert independent["identified"] > 0.5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 
 import networkx as nx
 import numpy as np
@@ -235,8 +236,9 @@ def test_memory_is_part_of_the_checkpoint(network, tmp_path, together):
 
 
 def test_a_checkpoint_without_memory_says_what_to_do(network, tmp_path, together):
-    plain = make_network(
-        tmp_path / "plain", nx.complete_graph(3), METHOD.replace("true", "false"), rounds=PATIENT
+    plain, remembering = (
+        make_network(tmp_path / name, nx.complete_graph(3), method, rounds=PATIENT)
+        for name, method in (("plain", METHOD.replace("true", "false")), ("memory", METHOD))
     )
     folders = [plain.folder / f"peer-{i}" for i in range(3)]
 
@@ -246,15 +248,15 @@ def test_a_checkpoint_without_memory_says_what_to_do(network, tmp_path, together
         peer.save(model)
 
     together(folders, save)
-    for folder in folders:
-        text = (folder / "peer.toml").read_text()
-        (folder / "peer.toml").write_text(text.replace("memory = false", "memory = true"))
+    others = [remembering.folder / folder.name for folder in folders]
+    for folder, other in zip(folders, others, strict=True):
+        shutil.copy(folder / "checkpoint.safetensors", other)
 
     def resume(peer):
         with pytest.raises(DataError, match=r"saved without the memory .* start anew without --resume"):
             peer.restore(module(1))
 
-    together(folders, resume)
+    together(others, resume)
 
 
 def test_top_k_is_told_of_a_missing_first_model_once(network, together):
