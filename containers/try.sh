@@ -29,7 +29,7 @@ locked="--read-only --cap-drop all --security-opt no-new-privileges --tmpfs /tmp
 $PODMAN run --rm $locked --network none -v $net:/peer -v "$PWD/containers/setup.sh:/setup.sh:ro" --entrypoint sh localhost/cesar /setup.sh
 for i in 0 1 2 3; do
     $PODMAN run --detach --name $net-peer-$i --hostname peer-$i --network $net --network-alias peer-$i $locked \
-        -v $net:/peer -v "$PWD/containers/training.py:/work/training.py:ro" localhost/cesar \
+        -v $net:/peer -v "$PWD/containers/training.py:/app/training.py:ro" localhost/cesar \
         peer run /peer/$i --train training:train --set pause=0.1 >/dev/null
 done
 

@@ -340,7 +340,6 @@ def audit(
     sizes, ranked, pairs = [], [], None
     seeds: list[tuple[int, ...]] = [()]
     for size in range(1, collusion + 1):
-        possible = math.comb(len(owned), size)
         coalitions = _coalitions(len(owned), size, limit, seeds, SeedTree(seed))
         counts = auditor.positions_read(_nodes(coalitions, owned))
         fractions = counts / positions
@@ -355,16 +354,14 @@ def audit(
         sizes.append(
             Tested(
                 size=size,
-                possible=possible,
+                possible=(possible := math.comb(len(owned), size)),
                 tested=len(coalitions),
                 exposing=int(np.count_nonzero(counts)),
                 worst=float(fractions.max()),
             )
         )
         if size == 2 and len(coalitions) == possible and len(owned) == exchange.nodes:
-            pairs = np.zeros((exchange.nodes, exchange.nodes))
-            pairs[coalitions[:, 0], coalitions[:, 1]] = fractions
-            pairs += pairs.T
+            pairs = _matrix(coalitions, fractions, exchange.nodes)
     ranked.sort(key=lambda found: (-found[1], len(found[0]), found[0]))
     return Audit(
         nodes=exchange.nodes,
@@ -377,6 +374,14 @@ def audit(
         read=auditor.read / positions,
         pairs=pairs,
     )
+
+
+def _matrix(coalitions: Ints, fractions: NDArray[np.float64], nodes: int) -> NDArray[np.float64]:
+    """What every pair of nodes reads, row by column."""
+    pairs = np.zeros((nodes, nodes))
+    pairs[coalitions[:, 0], coalitions[:, 1]] = fractions
+    pairs += pairs.T
+    return pairs
 
 
 def _nodes(coalitions: Ints, owned: list[list[int]]) -> Ints:

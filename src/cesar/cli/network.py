@@ -128,14 +128,19 @@ def init(
         passphrase=passphrases.chosen(passphrases.AUTHORITY, "the authority's key") if passphrase else None,
     )
     folder.Network.create(out, plan, _now())
+    _show_made(out, plan, group_size or None)
+
+
+def _show_made(out: Path, plan: folder.Plan, group_size: int | None) -> None:
+    """What was made, what is recommended, what to compare, and what to do next."""
     console.print(
-        f"Made the network [bold]{plan.name}[/] of {count} peers in {escape(str(out))}. Each peer needs its own "
+        f"Made the network [bold]{plan.name}[/] of {len(plan.graph)} peers in {escape(str(out))}. Each peer needs its own "
         "folder and nothing else.",
         soft_wrap=True,
     )
-    _recommend(graph, group_size or None)
+    _recommend(plan.graph, group_size)
     _show_trust(out / "ca" / keyfiles.CA_CERTIFICATE)
-    if not requests:
+    if not plan.requests:
         place = shlex.quote(str(out))
         typer.echo(
             f"Next: `cesar network up {place}` trains all of them on this machine; `cesar audit {place}` says who could read what."

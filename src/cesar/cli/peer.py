@@ -78,11 +78,16 @@ def make_request(
     made = claims.Request(
         csr=identity.make_keys(out, network_name, node, owner, secret), name=name, address=address
     ).to_bytes()
-    path = out / keyfiles.REQUEST
-    files.write(path, made)
+    _hand_over(out, made, f"Made keys in {escape(str(out))}; they stay there. ")
+
+
+def _hand_over(folder: Path, request: bytes, before: str = "") -> None:
+    """Write a request into a folder, and say what to do with it."""
+    path = folder / keyfiles.REQUEST
+    files.write(path, request)
     console.print(
-        f"Made keys in {escape(str(out))}; they stay there. Send {escape(str(path))} to whoever runs the network, "
-        f"and compare its SHA-256 over the telephone:\n{keyfiles.file_fingerprint(made)}",
+        f"{before}Send {escape(str(path))} to whoever runs the network, and compare its SHA-256 over the telephone:\n"
+        f"{keyfiles.file_fingerprint(request)}",
         soft_wrap=True,
     )
 
@@ -98,14 +103,7 @@ def renew(folder: Folder) -> None:
     from cesar.peer.config import PeerConfig  # noqa: PLC0415
 
     keys = PeerConfig.load(folder).keys
-    path = keys / keyfiles.REQUEST
-    made = claims.Request(csr=identity.renewal(keys)).to_bytes()
-    files.write(path, made)
-    console.print(
-        f"Send {escape(str(path))} to whoever runs the network, and compare its SHA-256 over the telephone:\n"
-        f"{keyfiles.file_fingerprint(made)}",
-        soft_wrap=True,
-    )
+    _hand_over(keys, claims.Request(csr=identity.renewal(keys)).to_bytes())
 
 
 @app.command("approve")

@@ -62,6 +62,11 @@ class Neighbour:
         return self.up and self.purpose == purpose
 
 
+def _known(neighbours: dict[NodeId, Neighbour], peer: NodeId) -> Neighbour:
+    """What is known of a neighbour; of one that a newer roster does not have, nothing is kept."""
+    return neighbours.get(peer) or Neighbour()
+
+
 class Liveness:
     """The neighbours of one peer.
 
@@ -84,51 +89,47 @@ class Liveness:
 
     # ── what happens ────────────────────────────────────────────────────────────────────────────────────
 
-    def _known(self, peer: NodeId) -> Neighbour:
-        """What is known of a neighbour; of one that a newer roster does not have, nothing is kept."""
-        return self.neighbours.get(peer) or Neighbour()
-
     def greeted(self, peer: NodeId, hello: Hello, now: float) -> None:
         """It has said who it is; `now` is the time of day here, in seconds since 1970."""
-        known = self._known(peer)
+        known = _known(self.neighbours, peer)
         known.status, known.purpose, known.roster = hello.status, hello.purpose, hello.roster
         known.release, known.satisfied = hello.release, hello.satisfied
         known.clock, known.last_error = hello.time - now, ""
 
     def connected(self, peer: NodeId) -> None:
         """A conversation begins: what happened in the last one is forgiven."""
-        known = self._known(peer)
+        known = _known(self.neighbours, peer)
         known.up, known.refusals, known.suspected = True, 0, False
 
     def disconnected(self, peer: NodeId) -> None:
         """The link is down."""
-        self._known(peer).up = False
+        _known(self.neighbours, peer).up = False
 
     def failed(self, peer: NodeId, why: str) -> None:
         """A link could not be made, or was ended for this reason."""
-        self._known(peer).last_error = why
+        _known(self.neighbours, peer).last_error = why
 
     def told(self, peer: NodeId, status: Status) -> None:
         """It says where it stands; if that is where this peer is, it is alive."""
-        known = self._known(peer)
+        known = _known(self.neighbours, peer)
         known.status = status
         if status.current >= self.mine.current:
             known.suspected = False
 
     def heard(self, peer: NodeId) -> None:
         """A frame of use has come from it."""
-        self._known(peer).suspected = False
+        _known(self.neighbours, peer).suspected = False
 
     def blamed(self, peer: NodeId, why: str, *, harmless: bool) -> int:
         """It sent a frame that was refused; how many of this conversation an honest neighbour would not have sent."""
-        known = self._known(peer)
+        known = _known(self.neighbours, peer)
         known.last_error = why
         known.refusals += not harmless
         return known.refusals
 
     def suspect(self, peer: NodeId) -> bool:
         """It kept this peer waiting in vain; whether that is news."""
-        known = self._known(peer)
+        known = _known(self.neighbours, peer)
         news, known.suspected = not known.suspected, True
         return news
 
@@ -139,7 +140,7 @@ class Liveness:
     # ── what follows ────────────────────────────────────────────────────────────────────────────────────
 
     def standing(self, peer: NodeId, round_: int) -> Standing:
-        known = self._known(peer)
+        known = _known(self.neighbours, peer)
         if not known.up:
             return Standing.DOWN
         if (
@@ -164,7 +165,7 @@ class Liveness:
 
     def takes_part(self, peer: NodeId) -> bool:
         """Whether a neighbour is there and does the same thing: one that trains does not settle."""
-        known = self._known(peer)
+        known = _known(self.neighbours, peer)
         return known.there_for(self.purpose) and known.status.share == self.mine.share
 
     @property

@@ -62,7 +62,13 @@ CHECK_SECONDS = (1.0, 4.0)
 """A round of a check may take so long, at least and at most: nobody trains meanwhile."""
 
 
-class AsyncPeer:
+def _reach(in_step: tuple[int, float]) -> int:
+    """No round beyond this one can have come since a peer was in step: (the round, when)."""
+    round_, then = in_step
+    return round_ + rounds_since(then)
+
+
+class AsyncPeer(contextlib.AbstractAsyncContextManager["AsyncPeer"]):
     """One participant, for code that runs in an event loop; `Peer` is the same for everybody else.
 
     Args:
@@ -150,9 +156,6 @@ class AsyncPeer:
         await peer.wait_for_neighbours(peer.config.tables.rounds.ceiling if wait is None else wait)
         return peer
 
-    async def __aenter__(self) -> Self:
-        return self
-
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
@@ -169,13 +172,7 @@ class AsyncPeer:
     @property
     def next_round(self) -> int:
         """The number of the round that comes next, as far as this peer knows."""
-        return self.liveness.next_round(self.liveness.mine.joinable, self._reach)
-
-    @property
-    def _reach(self) -> int:
-        """No round beyond this one can have come since this peer was last in step."""
-        round_, then = self._in_step
-        return round_ + rounds_since(then)
+        return self.liveness.next_round(self.liveness.mine.joinable, _reach(self._in_step))
 
     @property
     def patience(self) -> float:
@@ -318,7 +315,7 @@ class AsyncPeer:
         if (identity := self.membership.renewed()) is not None:
             await self.transport.renew(identity)
         node = self._prepare()
-        round_ = RoundNo(self.liveness.next_round(self._state.state.next_round, self._reach))
+        round_ = RoundNo(self.liveness.next_round(self._state.state.next_round, _reach(self._in_step)))
         attempt = self._state.state.attempts
         self._state.change(attempts=attempt + 1, next_round=round_ + 1)
         out: Vector = memory.empty(len(vector), np.float32)

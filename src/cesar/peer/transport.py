@@ -54,6 +54,13 @@ OPTIONS = (
 )
 
 
+def _end(link: Link, dialling: asyncio.Task[None] | None) -> list[asyncio.Task[None]]:
+    """End a conversation and the attempts at one; what is left to wait for."""
+    if dialling is not None:
+        dialling.cancel()
+    return [task for task in (dialling, link.end()) if task is not None]
+
+
 class Transport:
     """Listens, dials, and keeps one link to each neighbour.
 
@@ -145,7 +152,7 @@ class Transport:
         self._roster = roster
         for peer in changed:
             if peer in roster.members:
-                self._drop(peer)
+                _end(self.links.pop(peer), self._dialling.pop(peer, None))
             else:
                 self._part(peer)
         self._set_links()
@@ -198,7 +205,11 @@ class Transport:
     async def close(self, patience: float = 5.0) -> None:
         """Send what is queued, for so many seconds at most, and end."""
         await self.drain(patience)
-        tasks = [task for peer in tuple(self.links) for task in self._drop(peer)]
+        tasks = [
+            task
+            for peer in tuple(self.links)
+            for task in _end(self.links.pop(peer), self._dialling.pop(peer, None))
+        ]
         for task in (*self._parting, *([] if self._dates is None else [self._dates])):
             task.cancel()
             tasks.append(task)
@@ -209,13 +220,6 @@ class Transport:
     def _set_links(self) -> None:
         for peer in self._roster.graph[self._identity.id]:
             self.links.setdefault(NodeId(peer), Link(NodeId(peer), self._room, self._hub))
-
-    def _drop(self, peer: NodeId) -> list[asyncio.Task[None]]:
-        link = self.links.pop(peer)
-        dialling = self._dialling.pop(peer, None)
-        if dialling is not None:
-            dialling.cancel()
-        return [task for task in (dialling, link.end()) if task is not None]
 
     def _part(self, peer: NodeId) -> None:
         """Let go of a neighbour that was removed, once it has been told so: an honest one stops then."""

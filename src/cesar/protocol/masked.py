@@ -219,7 +219,14 @@ class MaskedRound:
         partners = self._partners_for(group, own)
         kept = kept_positions(own.words, [p.words for p in partners.values()], method.masks)
         terms = group.terms(view)
-        maskers = [self._masker(receiver, terms, j, partner) for j, partner in partners.items()]
+        maskers = [
+            Masker(
+                self._context.mask(receiver, j, partner.token, terms, partner.digest),
+                partner,
+                wants_negation(self._context.me, j),
+            )
+            for j, partner in partners.items()
+        ]
         grid = self._context.grid(group.exponents, len(view))
         count = bits.count(kept)
         explicit = None
@@ -249,10 +256,6 @@ class MaskedRound:
             return {j: self._partners[j] for j in chosen}
         everything = Partner.of(self._context.token, own.words, own.words)  # all use the receiver's set
         return {j: replace(everything, token=self._partners[j].token) for j in chosen}
-
-    def _masker(self, receiver: NodeId, terms: bytes, j: NodeId, partner: Partner) -> Masker:
-        key = self._context.mask(receiver, j, partner.token, terms, partner.digest)
-        return Masker(key, partner, wants_negation(self._context.me, j))
 
     def _drawn_for(self, receiver: NodeId) -> IndexSet:
         """What everybody sends a receiver, where nobody selects."""
