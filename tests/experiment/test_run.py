@@ -359,6 +359,12 @@ def test_a_matched_share_is_that_of_training(tmp_path):
     assert plain["before_settling"]["shared"] == pytest.approx(ours["before_settling"]["shared"], rel=0.01)
 
 
+def test_settling_can_be_tested_now_and_then(tmp_path):
+    evaluation = {**SHARDS["evaluation"], "settle_every": 3}
+    run.execute(config.parse({**SHARDS, "settle_rounds": 5, "evaluation": evaluation}), tmp_path)
+    assert [row["round"] for row in rows_of(tmp_path)] == [4, 8, 11, 13]
+
+
 def test_settling_ends_when_not_much_changes(tmp_path):
     tables = {**SHARDS, "settle_rounds": 30, "settle_tolerance": 0.3}
     (summary,) = run.execute(config.parse(tables), tmp_path)

@@ -67,6 +67,7 @@ class EvaluationSection(Section):
     """
 
     every: Annotated[int, Field(gt=0)] = 20
+    settle_every: Annotated[int, Field(gt=0)] = 1
     test_samples: Annotated[int, Field(gt=0)] | None = None
     all_at_end: bool = False
     summaries: Annotated[int, Field(gt=0)] = 50
@@ -133,7 +134,9 @@ class Experiment(Section):
 
     def tests(self, done: int) -> bool:
         """Whether to test after so many rounds."""
-        return done % self.evaluation.every == 0 or done >= self.rounds
+        if done <= self.rounds:
+            return done % self.evaluation.every == 0 or done == self.rounds
+        return (done - self.rounds) % self.evaluation.settle_every == 0 or done == self.all_rounds
 
     def test_samples(self, done: int) -> int | None:
         """On how many samples, after so many rounds."""

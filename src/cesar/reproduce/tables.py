@@ -92,13 +92,13 @@ MEDIUM: dict[str, Tables] = {
         **SETTLE,
         "training": {"learning_rate": 0.05},
         "topology": {"nodes": 32},
-        "evaluation": {"every": 100, "test_samples": 2000, "all_at_end": True},
+        "evaluation": {"every": 60, "settle_every": 8, "test_samples": 2000, "all_at_end": True},
     },
     "movielens": {
         "rounds": 2000,
         **SETTLE,
         "topology": {"nodes": 32},
-        "evaluation": {"every": 200, "test_samples": 10_000, "all_at_end": True},
+        "evaluation": {"every": 200, "settle_every": 8, "test_samples": 10_000, "all_at_end": True},
     },
 }
 """What differs from the paper. A fortieth of its rounds on CIFAR-10 gets nowhere at its learning rate of 0.01; steps are
