@@ -1,7 +1,6 @@
 """What a newcomer meets first: the README, its pictures, and the page for when things go wrong."""
 
 import ast
-import csv
 import importlib.util
 import re
 import sys
@@ -99,18 +98,3 @@ def test_the_table_in_the_picture_is_one_of_peers_at_work():
     picture = (DOCS / "network-up.svg").read_text(encoding="utf-8")
     assert len(re.findall(r"runs", picture)) == 8
     assert "font-face" not in picture  # nothing is fetched from elsewhere
-
-
-def test_accuracy_against_bytes_is_drawn_from_files(tmp_path):
-    plot = tool("accuracy_bytes")
-    points = [
-        plot.Point("plain", "no", 200.0, 45.0, 0.5, 3),
-        plot.Point("masked & sparse", "yes", 12.5, 44.0, None, 1),
-    ]
-    plot.write(tmp_path / "shards.csv", points)
-    with (tmp_path / "shards.csv").open(encoding="utf-8") as file:
-        assert [row["method"] for row in csv.DictReader(file)] == ["plain", "masked & sparse"]
-    assert plot.read(tmp_path / "shards.csv") == points
-    picture = plot.draw({"shards": points, "iid": points})
-    assert picture.count("masked &amp; sparse") == 2
-    assert picture.count("<circle") == 2 * 2 + 2  # the points, and the legend

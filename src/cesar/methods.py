@@ -44,6 +44,11 @@ def _check_choice(name: str, value: object, choices: tuple[object, ...]) -> None
         raise ConfigError(f"{name} is {value!r}, but it must be one of {', '.join(map(repr, choices))}")
 
 
+def usual_ring_bits(group_size: int | None) -> int:
+    """16 bits learn as much as 32 where values are rounded after they were masked (design/015-how-wide-a-ring.md)."""
+    return 32 if group_size is None else 16
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cesar:
     """Masked sparse averaging.
@@ -61,7 +66,7 @@ class Cesar:
             but for what the others changed in these rounds.
         weights: "arrived" averages the own value with what arrived; "neighbours" over all neighbours, with the own
             value for what did not arrive.
-        ring_bits: b, the bits of a value on the wire: 16, 20, 24 or 32.
+        ring_bits: b, the bits of a value on the wire: 16, 20, 24 or 32; 0 stands for 16 with groups and 32 without.
         coordination: "relay" through common neighbours, or "direct" to all of View2 as in the paper.
         dropout: "parameter" drops what a missing node had selected; "abort" keeps the own model.
         index_code: write index sets with this code instead of the one that suits them.
@@ -76,7 +81,7 @@ class Cesar:
     group_size: int | None = None
     regroup_after: int | None = None
     weights: Weights = "arrived"
-    ring_bits: int = 32
+    ring_bits: int = 0
     coordination: Coordination = "relay"
     dropout: Dropout = "parameter"
     index_code: Code | None = field(default=None)
@@ -98,6 +103,8 @@ class Cesar:
                 f"masking_requirement is {s}, but it must be an integer of at least 1: "
                 "a parameter without a mask would be sent in the clear"
             )
+        if not self.ring_bits:
+            object.__setattr__(self, "ring_bits", usual_ring_bits(self.group_size))
         _check_choice("ring_bits", self.ring_bits, RING_BITS)
         _check_choice("coordination", self.coordination, get_args(Coordination))
         _check_choice("dropout", self.dropout, get_args(Dropout))
@@ -224,12 +231,12 @@ class SecureAggregation:
     collusion: int | None = None
     regroup_after: int | None = None
     weights: Weights = "arrived"
-    ring_bits: int = 32
+    ring_bits: int = 0
     dropout: Dropout = "parameter"
     groups: Groups | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self.as_cesar()
+        object.__setattr__(self, "ring_bits", self.as_cesar().ring_bits)
 
     def as_cesar(self) -> Cesar:
         """It is CESAR without sparsification."""

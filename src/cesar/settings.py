@@ -19,7 +19,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from cesar.errors import ConfigError
 from cesar.grouping import LARGEST_SIZE, Draws, group_sizes
 from cesar.indices import Code
-from cesar.methods import DPSGD, Cesar, Coordination, Dropout, Method, SecureAggregation, Weights
+from cesar.methods import (
+    DPSGD,
+    Cesar,
+    Coordination,
+    Dropout,
+    Method,
+    SecureAggregation,
+    Weights,
+    usual_ring_bits,
+)
 from cesar.sparsify import AnySparsifier, SparsifierName
 from cesar.theory import expected_share, expected_union, required_alpha, required_union_alpha
 from cesar.topology import Owners
@@ -56,6 +65,13 @@ class MethodSection(Section):
     paper: bool = False
     noise: Annotated[float, Field(ge=0)] = 0.0
     gossip_steps: Annotated[int, Field(ge=1)] = 1
+
+    @model_validator(mode="before")
+    @classmethod
+    def _usual_ring(cls, values: object) -> object:
+        if isinstance(values, dict) and "ring_bits" not in values:
+            return {**values, "ring_bits": usual_ring_bits(values.get("group_size"))}
+        return values
 
     @model_validator(mode="after")
     def _fits(self) -> MethodSection:
@@ -129,7 +145,7 @@ class MethodSection(Section):
             parts.append("memory")
         if self.weights is not None:
             parts.append(self.weights)
-        if self.ring_bits != 32:
+        if self.ring_bits != usual_ring_bits(self.group_size):
             parts.append(f"{self.ring_bits}bit")
         amount = self.share or self.alpha
         if amount is not None:

@@ -551,6 +551,7 @@ def nodes_of(case):
     method = Cesar(
         sparsifier=SPARSIFIERS[case["kind"]](case["alpha"]),
         group_size=case["group_size"],
+        ring_bits=32,
         index_code=Code.BITMAP,
     ).for_graph(graph, network=h(case["network"]))
     assert {r: [list(group) for group in found] for r, found in method.groups.items()} == dict(

@@ -15,8 +15,10 @@ import pytest
 from cesar.cli.reproduce import app
 from cesar.errors import ConfigError, DataError
 from cesar.experiment import run
+from cesar.experiment.paired import Difference
 from cesar.reproduce import document, figures, running
 from cesar.reproduce.catalogue import CATALOGUE, find
+from cesar.reproduce.compare import equal, no_worse
 from cesar.reproduce.figures import degree
 from cesar.reproduce.figures.settings import TABLE_III
 from cesar.reproduce.outcomes import read, read_all
@@ -83,7 +85,7 @@ def test_groups_are_settled_and_compared_under_one_rule(smoke):
     shards, iid = (experiment.method for experiment in find("groups").parts(Scale.MEDIUM).values())
     assert shards == iid
     found = read(smoke / "groups")
-    rule, settled, memory = (claim.check(found) for claim in found.of.claims)
+    rule, _, settled, memory = (claim.check(found).ours for claim in found.of.claims)
 
     def end(part: str, method: str) -> dict[str, str]:
         return table(smoke / "groups" / part / method / "seed-1" / "metrics.csv")[-1]
@@ -91,11 +93,57 @@ def test_groups_are_settled_and_compared_under_one_rule(smoke):
     few, full = (end("shards", m) for m in ("groups-of-2-topk-5-memory", "d-psgd-everything"))
     assert few["round"] == full["round"] == "6"
     gap = 100 * (float(few["accuracy"]) - float(full["accuracy"]))
-    assert f"shards: nodes {gap:+.2f}; iid" in settled
-    ours, plain = (end("iid", m) for m in ("cesar-random-30", "d-psgd-random-30-arrived"))
+    assert f"shards, both settled {gap:+.2f} (one seed); iid" in settled
+    ours, plain = (
+        next(row for row in table(smoke / "groups/iid" / m / "seed-1/metrics.csv") if row["round"] == "4")
+        for m in ("cesar-random-30", "d-psgd-random-30-arrived")
+    )
     gap = 100 * (float(ours["accuracy"]) - float(plain["accuracy"]))
-    assert f"CESAR, random 30 % (arrived) {gap:+.2f}" in rule.partition("iid:")[2]
-    assert "with memory minus without" in memory
+    assert f"iid, random, `arrived` {gap:+.2f} (one seed)" in rule, "at the end of training, before settling"
+    assert "with minus without" in memory
+
+
+def difference(mean: float, margin: float | None) -> Difference:
+    return Difference(mean=mean, error=margin, margin=margin, seeds=3)
+
+
+@pytest.mark.parametrize(
+    ("found", "same", "no_less"),
+    [
+        ([difference(0.002, 0.003)], "holds", "holds"),
+        ([difference(0.002, 0.003), difference(-0.02, 0.005)], "does not hold", "does not hold"),
+        ([difference(0.03, 0.005)], "does not hold", "holds"),
+        ([difference(0.03, 0.05)], "cannot be decided here", "cannot be decided here"),
+        ([difference(0.0, None)], "cannot be decided here", "cannot be decided here"),
+        ([difference(0.0, 0.001), None], "cannot be decided here", "cannot be decided here"),
+    ],
+)
+def test_a_verdict_needs_the_whole_interval(found, same, no_less):
+    """Within a point, interval included; a single seed decides nothing."""
+    assert (equal(found), no_worse(found)) == (same, no_less)
+
+
+def test_accuracies_of_another_size_do_not_stand_beside_the_papers(smoke):
+    accuracy = next(pair for pair in read(smoke / "settings").pairs if pair.title.startswith("Accuracy"))
+    assert "paper" not in accuracy.heads
+    assert {len(row) for row in accuracy.rows} == {len(accuracy.heads)}
+
+
+def test_what_is_kept_writes_the_same_document(smoke, tmp_path):
+    """Tables alone, without models: the repository holds these."""
+    count = document.keep([smoke], tmp_path / "results")
+    kept = [path for path in (tmp_path / "results").rglob("*") if path.is_file()]
+    assert {path.suffix for path in kept} == {".csv", ".json"}
+    assert len(kept) == count
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    document.write_document(read_all([smoke]), tmp_path / "a" / "results.md")
+    document.write_document(read_all([tmp_path / "results"]), tmp_path / "b" / "results.md")
+    written = [sorted(p.relative_to(tmp_path / x) for p in (tmp_path / x).rglob("*.*")) for x in "ab"]
+    assert written[0] == written[1]
+    assert len(written[0]) == 5, "the document and four plots"
+    for name in written[0]:
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
 
 def test_the_papers_figures_agree_with_its_text():
@@ -138,9 +186,9 @@ def test_the_approaches_are_measured_and_attacked(smoke):
     found = read(smoke / "approaches")
     accuracy, areas = found.pairs
     titles = [row[1] for row in accuracy.rows]
-    assert len(titles) == 10
+    assert len(titles) == 11
     assert any("noise" in title for title in titles)
-    sent = {row[1]: float(row[8]) for row in accuracy.rows}
+    sent = {row[1]: float(row[7]) for row in accuracy.rows}
     full, noise = sent["D-PSGD, everything"], sent["D-PSGD, noise 0.05 and 5 gossip steps"]
     assert noise == pytest.approx(5 * full, rel=0.02)
     assert sent["CESAR"] < 0.5 * full
@@ -198,16 +246,17 @@ def test_the_document_has_claims_and_tables(smoke, tmp_path):
         "Overhead",
         "Dropouts",
         "follows View2",
-        "How wide a ring",
+        "16 bits learn as much",
     ):
         assert claim in text
     assert "Not measured yet" not in text
+    assert text.count("**does not hold**") >= 2, "collusion, and CESAR over many rounds"
     shutil.rmtree(tmp_path / "part", ignore_errors=True)
     part = Path(shutil.copytree(smoke / "masking", tmp_path / "part" / "masking"))
     shutil.rmtree(part / "random")
     text = document.write_document(read_all([part.parent]), tmp_path / "part.md").read_text()
-    assert "Not run yet: random." in text
-    assert "`cesar reproduce ring` has not come that far" in text
+    assert "Not run: random." in text
+    assert "cannot be decided here.** Not measured yet. `cesar reproduce ring`" in text
 
 
 def test_a_browser_draws_every_plot(smoke, tmp_path):
@@ -254,7 +303,7 @@ def test_the_papers_scale_resumes(tmp_path, monkeypatch):
         return {"10-percent": {**tables, **small, "method": tables["method"][:1]}}
 
     monkeypatch.setattr(run, "CHECKPOINT_SECONDS", 0.0)
-    cut = dataclasses.replace(whole, experiments=cut_down)
+    cut = dataclasses.replace(whole, experiments=cut_down, counting=lambda _: None)
     with pytest.raises(KeyboardInterrupt):
         running.reproduce(cut, Scale.PAPER, tmp_path / "cut", seeds=1, observers=[Stop()])
     (folder,) = (tmp_path / "cut" / "dropouts" / "10-percent").glob("*/seed-1")

@@ -33,7 +33,12 @@ class MethodName(StrEnum):
 
 
 Params = Annotated[int, typer.Option(min=1, help="Parameters of a model (d).")]
-RingBits = Annotated[int, typer.Option(help="Bits of a value on the wire: 16, 20, 24 or 32.")]
+RingBits = Annotated[
+    int | None,
+    typer.Option(
+        help="Bits of a value on the wire: 16, 20, 24 or 32; default 16 with groups and 32 without."
+    ),
+]
 Seed = Annotated[int, typer.Option(help="Of the graph, the models and the keys.")]
 
 
@@ -45,13 +50,13 @@ class _Settings:
     share: float
     degree: int
     size: int
-    ring_bits: int
+    ring_bits: int | None
 
     def cesar(
         self, *, masks: int | None = None, group_size: int | None = None, paper: bool = False
     ) -> Method:
         """CESAR at this share, in fixed groups or not."""
-        hiding = {"masks": masks, "group_size": group_size, "ring_bits": self.ring_bits, "paper": paper}
+        hiding = {"masks": masks, "group_size": group_size, "paper": paper, **self._ring}
         return self._build({"name": "cesar", "sparsifier": self.sparsifier, "share": self.share, **hiding})
 
     def dpsgd(self, share: float, *, paper: bool = False) -> Method:
@@ -61,7 +66,11 @@ class _Settings:
 
     def secagg(self, group_size: int | None) -> Method:
         """Secure aggregation of everything."""
-        return self._build({"name": "secagg", "group_size": group_size, "ring_bits": self.ring_bits})
+        return self._build({"name": "secagg", "group_size": group_size, **self._ring})
+
+    @property
+    def _ring(self) -> dict[str, int]:
+        return {} if self.ring_bits is None else {"ring_bits": self.ring_bits}
 
     def _build(self, tables: dict[str, object]) -> Method:
         need("sim", "pydantic")
@@ -80,7 +89,7 @@ def bench_round(
     share: Share = 0.30,
     masks: Masks = None,
     group_size: GroupSize = None,
-    ring_bits: RingBits = 32,
+    ring_bits: RingBits = None,
     rounds: Rounds = 5,
     seed: Seed = 0,
     as_json: AsJson = False,
@@ -153,7 +162,7 @@ def bench_bytes(
     share: Share = 0.30,
     masks: Masks = None,
     group_size: GroupSize = None,
-    ring_bits: RingBits = 32,
+    ring_bits: RingBits = None,
     paper: Annotated[bool, typer.Option("--paper", help="The paper's own exchange on both sides.")] = False,
     count: Annotated[int, typer.Option("--graphs", min=1, help="Random graphs to average over.")] = 1,
     seed: Seed = 0,
@@ -203,7 +212,7 @@ def bench_overhead(
     share: Share = 0.30,
     masks: Masks = None,
     group_size: GroupSize = None,
-    ring_bits: RingBits = 32,
+    ring_bits: RingBits = None,
     steps: Steps = 6,
     batch_size: BatchSize = 8,
     rounds: Rounds = 9,

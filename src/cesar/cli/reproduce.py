@@ -92,13 +92,18 @@ def report_command(
     directories: Annotated[list[Path], typer.Argument(help="Directories that cesar reproduce has made.")],
     out: Annotated[Path | None, typer.Option(help="The page; default report.html in the first.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="Write docs/results.md or the like as well.")] = None,
+    keep: Annotated[
+        Path | None, typer.Option(help="Copy what it is written from to here, without models and recordings.")
+    ] = None,
 ) -> None:
     """One page with every plot beside the paper's numbers; with --markdown a document with the claims."""
-    from cesar.reproduce.document import write_document, write_report  # noqa: PLC0415
+    from cesar.reproduce import document  # noqa: PLC0415
     from cesar.reproduce.outcomes import read_all  # noqa: PLC0415
 
     found = read_all(directories)
-    page = write_report(found, out or directories[0] / "report.html")
+    page = document.write_report(found, out or directories[0] / "report.html")
     console.print(f"report: [bold]{page}[/]")
     if markdown is not None:
-        console.print(f"document: [bold]{write_document(found, markdown)}[/]")
+        console.print(f"document: [bold]{document.write_document(found, markdown)}[/]")
+    if keep is not None:
+        console.print(f"kept: {document.keep(directories, keep)} files in [bold]{keep}[/]")

@@ -37,7 +37,8 @@ class MethodRow:
         bytes: sent by a node in all rounds, `settle_bytes` of them in `settle_rounds` settling rounds.
         bytes_ratio: bytes per round against D-PSGD that shares everything, if the experiment has that.
         round_: rounds of training done at the test step that all figures are from; `rounds` are planned.
-        seeds: runs that the means are over; their values go by seed in `by_seed` and `mean_model_by_seed`.
+        seeds: runs that the means are over; their values go by seed in `by_seed` and `mean_model_by_seed`, those at the end of
+            training in `trained_by_seed`.
     """
 
     title: str
@@ -64,6 +65,7 @@ class MethodRow:
     seeds_planned: int
     by_seed: dict[int, float]
     mean_model_by_seed: dict[int, float]
+    trained_by_seed: dict[int, float]
 
     @property
     def higher_is_better(self) -> bool:
@@ -160,6 +162,9 @@ def _row(study: Study, method: MethodSection, full: float | None) -> MethodRow:
         mean_model_by_seed={
             seed: step[common] for seed, step in zip(seeds, steps, strict=True) if common in step
         },
+        trained_by_seed={seed: step[metric] for seed, step in zip(seeds, trained[0], strict=True)}
+        if trained
+        else {},
     )
 
 

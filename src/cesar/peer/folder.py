@@ -29,6 +29,7 @@ import networkx as nx
 from cesar import files
 from cesar.errors import ConfigError
 from cesar.grouping import Draws
+from cesar.methods import usual_ring_bits
 from cesar.peer import changes
 from cesar.peer.authority import DAYS as AUTHORITY_DAYS
 from cesar.peer.authority import Authority
@@ -77,7 +78,7 @@ name = "cesar"
 sparsifier = "{sparsifier}"
 share = {share!r}
 {chr(10).join(needs or ["masks = 1"])}
-ring_bits = 32
+ring_bits = {usual_ring_bits(group_size)}
 
 [rounds]
 every = 6                      # local steps between two averages

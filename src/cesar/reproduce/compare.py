@@ -2,29 +2,59 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from cesar.reproduce.reproduction import Verdict
+
 if TYPE_CHECKING:
+    from cesar.experiment.paired import Difference
     from cesar.experiment.results import MethodRow
 
 Rows = dict[str, dict[str, "MethodRow"]]
 """Part → title of the method → its line."""
+LIMIT = 0.01
+"""Accuracies that differ by less, 95 % interval included, are called equal: a point, twice what the paper calls equal."""
 
 
-def gap(one: MethodRow, other: MethodRow) -> tuple[float, float]:
-    """The mean difference over the seeds that both have, and its standard error (NaN for one seed)."""
+def gap(one: MethodRow, other: MethodRow, *, trained: bool = False) -> Difference | None:
+    """`one` less `other` over the seeds that both have; with `trained` at the end of training, before settling."""
     from cesar.experiment.paired import paired  # noqa: PLC0415  (the command line starts without scipy)
 
-    found = paired(one.by_seed, other.by_seed)
+    if trained:
+        return paired(one.trained_by_seed, other.trained_by_seed)
+    return paired(one.by_seed, other.by_seed)
+
+
+def points(found: Difference | None) -> str:
+    """A difference of accuracies in points, with its 95 % interval."""
     if found is None:
-        return math.nan, math.nan
-    return found.mean, math.nan if found.error is None else found.error
+        return "no seed in common"
+    middle = f"{100 * found.mean:+.2f}"
+    if found.margin is None:
+        return f"{middle} (one seed)"
+    low, high = (100 * (found.mean + side * found.margin) for side in (-1, 1))
+    return f"{middle} ({low:+.2f} to {high:+.2f})"
 
 
-def points(difference: float, error: float) -> str:
-    """A difference of accuracies in points."""
-    return f"{100 * difference:+.2f}" + ("" if math.isnan(error) else f" ± {100 * error:.2f}")
+def equal(found: Sequence[Difference | None]) -> Verdict:
+    """Whether all differences lie within the limit, interval included."""
+    return _judge(found, both=True)
+
+
+def no_worse(found: Sequence[Difference | None]) -> Verdict:
+    """Whether none lies below the limit, interval included."""
+    return _judge(found, both=False)
+
+
+def _judge(found: Sequence[Difference | None], *, both: bool) -> Verdict:
+    known = [(d.mean - d.margin, d.mean + d.margin) for d in found if d is not None and d.margin is not None]
+    if any(high < -LIMIT or (both and low > LIMIT) for low, high in known):
+        return Verdict.FAILS
+    if len(known) < len(found) or not known:
+        return Verdict.OPEN
+    inside = all(low > -LIMIT and (not both or high < LIMIT) for low, high in known)
+    return Verdict.HOLDS if inside else Verdict.OPEN
 
 
 def against(rows: Rows, base: str) -> str:
@@ -35,16 +65,18 @@ def against(rows: Rows, base: str) -> str:
             continue
         axis = "points of accuracy" if line[base].higher_is_better else "% lower RMSE"
         listed = ", ".join(
-            f"{title.removeprefix('CESAR, ')} {_better(row, line[base]):+.2f}"
+            f"{title.removeprefix('CESAR, ')} {better:+.2f}"
             for title, row in line.items()
-            if title != base
+            if title != base and (better := _better(row, line[base])) is not None
         )
         if listed:
             texts.append(f"{part} ({axis}): {listed}")
     return "; ".join(texts)
 
 
-def _better(row: MethodRow, other: MethodRow) -> float:
+def _better(row: MethodRow, other: MethodRow) -> float | None:
     """By how much a row is better than another, in percent of the metric for errors and points for accuracies."""
-    difference, _ = gap(row, other)
-    return 100 * difference if row.higher_is_better else -100 * difference / other.value
+    found = gap(row, other)
+    if found is None:
+        return None
+    return 100 * found.mean if row.higher_is_better else -100 * found.mean / other.value

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import csv
+import math
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from cesar.errors import DataError
-from cesar.reproduce.pairs import Series
+from cesar.reproduce.pairs import NONE, Pair, Series
 from cesar.reproduce.tables import PAPER, SMOKE, Scale, Tables
 from cesar.wire import CATEGORIES
 
@@ -178,7 +179,41 @@ def per_neighbour(counts: list[Count], *, printed: bool) -> list[float]:
     return [sum(each) / len(each) for each in found.values()]
 
 
-def spread(values: list[float]) -> str:
-    """How far the farthest value is from the mean."""
+def sent_pair(counts: list[Count], *, title: str) -> Pair:
+    """What a node sends, a line for each label; nothing where an exchange was not counted."""
+    names = labels(counts)
+    columns = {
+        "CESAR, paper's exchange": ("cesar", True),
+        "CESAR, ours": ("cesar", False),
+        "D-PSGD at that share": ("dpsgd", False),
+    }
+
+    def sent(label: str, method: str, *, printed: bool) -> float:
+        known = any((row.label, row.method, row.paper) == (label, method, printed) for row in counts)
+        return gigabytes(counts, label, method, printed=printed) if known else math.nan
+
+    values = {
+        name: [sent(label, method, printed=printed) for label in names]
+        for name, (method, printed) in columns.items()
+    }
+    return Pair(
+        title=title,
+        caption="GB are bytes of a node per round × all rounds of the paper.",
+        axes=("case", "GB per node"),
+        series=[Series(name=name, x=names, y=y, line=False) for name, y in values.items()],
+        heads=("case", "% shared", *(f"{name}, GB" for name in columns)),
+        rows=[
+            (
+                label,
+                f"{100 * mean(counts, label, 'shared'):.2f}",
+                *(NONE if math.isnan(y[k]) else f"{y[k]:.2f}" for y in values.values()),
+            )
+            for k, label in enumerate(names)
+        ],
+    )
+
+
+def farthest(values: list[float]) -> float:
+    """How far the farthest value is from the mean, as a part of it."""
     middle = sum(values) / len(values)
-    return f"{max(abs(value / middle - 1) for value in values):.2%}"
+    return max(abs(value / middle - 1) for value in values)

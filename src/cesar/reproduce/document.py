@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import cesar
 from cesar import files
+from cesar.experiment.results import Study, judged, mean, standard_error
 from cesar.page import render, write_page
 from cesar.reproduce.catalogue import CATALOGUE
-from cesar.reproduce.reproduction import Outcome
+from cesar.reproduce.plots import Mark, Panel, draw
+from cesar.reproduce.reproduction import Finding, Outcome, Verdict
+from cesar.reproduce.running import MANIFEST
 
 MOST_ROWS_BESIDE = 12
 """A longer table stands below its plot."""
+KEPT = {".json", ".csv"}
+"""What of a directory is small, and enough to write all of it again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """A claim with what was found; `place` is where it stands, `name` the command that measures it."""
+
+    title: str
+    place: str
+    name: str
+    paper: str
+    found: Finding
 
 
 def write_report(outcomes: list[Outcome], out: Path) -> Path:
@@ -28,17 +46,119 @@ def write_report(outcomes: list[Outcome], out: Path) -> Path:
 
 
 def write_document(outcomes: list[Outcome], out: Path) -> Path:
-    """Claims first, then a section for each reproduction."""
-    text = render("results.md", claims=list(_claims(outcomes)), outcomes=outcomes)
+    """Claims first, then a section for each reproduction; plots lie in a folder of the document's name."""
+    folder = out.with_suffix("")
+    drawn = []
+    for name, panels in _plots({outcome.of.name: outcome for outcome in outcomes}):
+        files.write(folder / f"{name}.svg", draw(panels))
+        drawn.append((f"{folder.name}/{name}.svg", panels))
+    claims = list(_claims(outcomes))
+    places = {of.place: of for of in CATALOGUE.values() if of.place.startswith(("Table", "Fig", "App"))}
+    text = render("results.md", claims=claims, outcomes=outcomes, plots=drawn, places=places)
     files.write(out, text.rstrip() + "\n")
     return out
 
 
-def _claims(outcomes: list[Outcome]) -> Iterator[tuple[str, str]]:
-    """(title, what was measured)."""
+def keep(directories: Sequence[Path], out: Path) -> int:
+    """Copy what the document is written from, without models and recordings; how many files."""
+    copied = 0
+    for manifest in (path for directory in directories for path in directory.glob(f"*/{MANIFEST}")):
+        for path in sorted(manifest.parent.rglob("*")):
+            if path.suffix in KEPT and "recording" not in path.parts:
+                target = out / manifest.parent.name / path.relative_to(manifest.parent)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, target)
+                copied += 1
+    return copied
+
+
+def _claims(outcomes: list[Outcome]) -> Iterator[Judged]:
     found = {outcome.of.name: outcome for outcome in outcomes}
     for name, of in CATALOGUE.items():
         for claim in of.claims:
-            text = claim.check(found[name]) if name in found else ""
-            missing = f"Not measured yet: `cesar reproduce {name}` has not come that far."
-            yield claim.title, text or missing
+            finding = claim.check(found[name]) if name in found else None
+            missing = Finding(verdict=Verdict.OPEN, ours="Not measured yet.")
+            yield Judged(
+                title=claim.title, place=of.place, name=name, paper=claim.paper, found=finding or missing
+            )
+
+
+# ── plots ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _plots(found: dict[str, Outcome]) -> Iterator[tuple[str, list[Panel]]]:
+    """(file, panels) of what was measured."""
+    if "groups" in found and found["groups"].studies:
+        studies = found["groups"].studies
+        yield "accuracy-bytes", [_by_bytes(part, study) for part, study in studies.items()]
+        yield "accuracy-rounds", [_by_round(part, study) for part, study in studies.items()]
+    if "dropouts" in found and found["dropouts"].studies:
+        yield "dropouts", [_by_round(part, study) for part, study in found["dropouts"].studies.items()]
+    if "approaches" in found and "cifar10/neighbour.json" in found["approaches"].saved:
+        yield "privacy-bytes", [_by_privacy(found["approaches"])]
+
+
+def _by_bytes(part: str, study: Study) -> Panel:
+    """What each method reached after settling against what it sent in all."""
+    marks = []
+    for method in study.methods:
+        steps = judged(study, method)[-1]
+        marks.append(
+            Mark(
+                name=method.title,
+                x=[mean(steps, "bytes") / 1e6],
+                y=[100 * mean(steps, study.metric)],
+                error=[100 * (standard_error(steps, study.metric) or 0.0)],
+                plain=method.name == "dpsgd",
+            )
+        )
+    return Panel(
+        title=f"{part}: accuracy against bytes",
+        x="MB sent by a node",
+        y="after settling",
+        marks=marks,
+        log=True,
+    )
+
+
+def _by_round(part: str, study: Study) -> Panel:
+    """Nodes' mean by round of training, with bands of a standard error."""
+    marks = []
+    for method in study.methods:
+        groups = [g for g in judged(study, method) if g[0]["round"] <= study.experiment.rounds]
+        marks.append(
+            Mark(
+                name=method.title,
+                x=[group[0]["round"] for group in groups],
+                y=[100 * mean(group, study.metric) for group in groups],
+                error=[100 * (standard_error(group, study.metric) or 0.0) for group in groups],
+                plain=method.name == "dpsgd",
+            )
+        )
+    return Panel(title=f"{part}: accuracy by round", x="rounds of training", y="mean over nodes", marks=marks)
+
+
+def _by_privacy(outcome: Outcome) -> Panel:
+    """The strongest attack of a neighbour after many rounds against what a node sent."""
+    from cesar.reproduce.figures.approaches import strongest  # noqa: PLC0415
+
+    window = outcome.saved["cifar10/neighbour.json"]["windows"][-1]
+    rows, plain = (
+        outcome.rows["cifar10"],
+        {m.title: m.name == "dpsgd" for m in outcome.studies["cifar10"].methods},
+    )
+    marks = [
+        Mark(
+            name=method["title"],
+            x=[rows[method["title"]].bytes / 1e6],
+            y=[strongest(method)],
+            error=[0.0],
+            plain=plain[method["title"]],
+        )
+        for method in window["methods"]
+        if method["title"] in rows
+    ]
+    title = f"What a neighbour infers after {len(window['methods'][0]['rounds'])} rounds"
+    return Panel(
+        title=title, x="MB sent by a node", y="area under the ROC curve", marks=marks, unit="", log=True
+    )

@@ -58,21 +58,33 @@ def read(folder: Path) -> Outcome:
     studies = dict(_studies(of, scale, folder))
     rows = {part: {row.title: row for row in rows_of(study)} for part, study in studies.items()}
     about = [sentence(study.experiment) for study in list(studies.values())[:1]]
-    pairs = []
+    pairs: list[Pair] = []
+    kept: dict[str, Saved] = {}
     if counted:
         assert of.count_pair is not None
         about.append(_about_counts(of, scale, counted))
         pairs.append(of.count_pair(counted))
-    pairs += _study_pairs(of, studies, rows)
+    pairs += _study_pairs(of, scale, studies, rows)
     for measurement in of.measurements:
         places = {part: folder / part for part in studies} if measurement.of_parts else {"": folder}
         for part, place in places.items():
-            if saved := _json(place / measurement.file):
+            path = place / measurement.file
+            if saved := _json(path):
+                kept[path.relative_to(folder).as_posix()] = saved
                 about += [] if measurement.about is None else [measurement.about(saved)]
                 pairs.append(measurement.pair(part, saved))
     if not pairs:
         raise DataError(f"{folder}: nothing was measured yet")
-    return Outcome(of=of, scale=scale, about=about, pairs=pairs, counts=counted, studies=studies, rows=rows)
+    return Outcome(
+        of=of,
+        scale=scale,
+        about=about,
+        pairs=pairs,
+        counts=counted,
+        studies=studies,
+        saved=kept,
+        rows=rows,
+    )
 
 
 def _studies(of: Reproduction, scale: Scale, folder: Path) -> Iterator[tuple[str, Study]]:
@@ -105,9 +117,10 @@ def _about_counts(of: Reproduction, scale: Scale, counted: list[Count]) -> str:
 
 
 def _study_pairs(
-    of: Reproduction, studies: dict[str, Study], rows: dict[str, dict[str, MethodRow]]
+    of: Reproduction, scale: Scale, studies: dict[str, Study], rows: dict[str, dict[str, MethodRow]]
 ) -> Iterator[Pair]:
     """One table of everything with one plot per metric, or the learning curves where those are the figure."""
+    printed = scale is Scale.PAPER  # figures of other sizes do not belong side by side
     by_metric: dict[str, list[str]] = {}
     for part, study in studies.items():
         by_metric.setdefault(study.metric, []).append(part)
@@ -120,12 +133,14 @@ def _study_pairs(
             "nodes; the mean of all models; the mean over nodes before settling, where rounds of averaging alone followed.",
             axes=("MB sent per node" if of.by_bytes else "part", axis.title),
             series=_curves(studies[parts[0]]) if of.by_bytes else _points(group),
-            heads=tuple(head.format(metric=axis.title) for head in HEADS),
-            rows=[_line(of, part, row) for part, line in group.items() for row in line.values()],
+            heads=tuple(head.format(metric=axis.title) for head in HEADS if printed or head != "paper"),
+            rows=[
+                _line(of, part, row, printed=printed) for part, line in group.items() for row in line.values()
+            ],
         )
 
 
-def _line(of: Reproduction, part: str, row: MethodRow) -> Row:
+def _line(of: Reproduction, part: str, row: MethodRow, *, printed: bool) -> Row:
     axis = metric_axis(row.metric)
     others = (row.spread, row.mean_model, row.before_settling)
     unfinished = "" if row.seeds_finished == row.seeds_planned else f" ({row.seeds_finished} finished)"
@@ -135,7 +150,7 @@ def _line(of: Reproduction, part: str, row: MethodRow) -> Row:
         f"{100 * row.shared:.2f}",
         shown(row.value, row.error, axis),
         *(NONE if value is None else shown(value, None, axis) for value in others),
-        of.published(part, row.title),
+        *((of.published(part, row.title),) if printed else ()),
         f"{row.bytes / 1e6:.2f}",
         f"{row.seconds_protocol:.1f}",
         f"{row.seeds} × {row.round_}{unfinished}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,12 +38,33 @@ class Measurement:
     about: Callable[[Saved], str] | None = None
 
 
+class Verdict(StrEnum):
+    """What measurements say about a claim."""
+
+    HOLDS = "holds"
+    FAILS = "does not hold"
+    OPEN = "cannot be decided here"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What was measured for a claim; `why` it differs from what the paper has, if it does."""
+
+    verdict: Verdict
+    ours: str
+    why: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A sentence of the paper, and what the measurements say about it; nothing if they have not come that far."""
+    """A sentence of the paper or of ours, what the paper prints for it, and what the measurements say about it.
+
+    `check` finds nothing if they have not come that far.
+    """
 
     title: str
-    check: Callable[[Outcome], str]
+    check: Callable[[Outcome], Finding | None]
+    paper: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +127,8 @@ class Outcome:
     pairs: list[Pair]
     counts: list[Count]
     studies: dict[str, Study]
+    saved: dict[str, Saved]
+    """What else was measured, by the file that it is in."""
     rows: dict[str, dict[str, MethodRow]] = field(repr=False)
     """Part → title of the method → its line in the tables."""
 

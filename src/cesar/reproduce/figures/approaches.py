@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from cesar.reproduce.figures import membership
 from cesar.reproduce.pairs import Pair, Series
-from cesar.reproduce.reproduction import Measurement, Progress, Reproduction, Saved, needs, takes
+from cesar.reproduce.reproduction import (
+    Claim,
+    Finding,
+    Measurement,
+    Outcome,
+    Progress,
+    Reproduction,
+    Saved,
+    Verdict,
+    needs,
+    takes,
+)
 from cesar.reproduce.tables import Scale, Tables, cesar, dpsgd, secagg
 
 NOISE = (0.01, 0.05)
 """σ: a fifth of the size that a parameter has after training, which hides little, and that size, which hurts."""
 WINDOWS = (1, 20)
+HIDDEN = 0.02
+"""Up to this part of what tells a node from its group nothing counts as found out: estimates are noisy."""
+FEW = "groups of 2, TopK 5 %, memory"
+GROUPED = {2: "groups of 2", 3: "groups of 3"}
 RECEIVERS = {Scale.SMOKE: 2, Scale.SMALL: 8, Scale.MEDIUM: 16, Scale.PAPER: 16}
 
 
@@ -28,9 +44,11 @@ def experiments(scale: Scale) -> dict[str, Tables]:
         for sigma in NOISE
     ]
     sparse = {"name": "cesar", "sparsifier": "random", "share": 0.3}
+    few = {"sparsifier": "topk", "share": 0.05, "memory": True}
     ours: list[Tables] = [
         {**sparse, "sparsifier": "coordinated", "label": "coordinated"},
-        *({**sparse, "group_size": size, "label": f"groups of {size}"} for size in (2, 3)),
+        *({**sparse, "group_size": size, "label": GROUPED[size]} for size in (2, 3)),
+        {**sparse, **few, "group_size": 2, "label": FEW},
     ]
     method = [dpsgd(), dpsgd("random", 0.3), *noise, secagg(), *cesar("random", 0.3), *ours]
     tables = membership.overfit(scale)
@@ -91,6 +109,44 @@ def _pair(part: str, saved: Saved) -> Pair:
     )
 
 
+def _recovered(outcome: Outcome, titles: Sequence[str]) -> dict[str, Saved]:
+    """What a neighbour made of the longest window, by method."""
+    saved = outcome.saved.get("cifar10/neighbour.json")
+    methods = [] if saved is None else saved["windows"][-1]["methods"]
+    return {method["title"]: method for method in methods if method["title"] in titles}
+
+
+def _told(found: dict[str, Saved]) -> str:
+    return "; ".join(
+        f"{title}: {method['recovered']:.0%} recovered, area {strongest(method):.3f} (the model itself: {method['auc_true']:.3f})"
+        for title, method in found.items()
+    )
+
+
+def _masks_hide(outcome: Outcome) -> Finding | None:
+    found = _recovered(outcome, ("CESAR, paper", "CESAR", "coordinated"))
+    if not found:
+        return None
+    hidden = all(method["recovered"] <= HIDDEN for method in found.values())
+    return Finding(
+        verdict=Verdict.HOLDS if hidden else Verdict.FAILS,
+        ours=f"After {max(WINDOWS)} rounds: {_told(found)}.",
+        why="A receiver gets sums of s + 1 members, over other members in every round. It can solve them for single models, "
+        "which change slowly.",
+    )
+
+
+def _groups_hide(outcome: Outcome) -> Finding | None:
+    found = _recovered(outcome, [*GROUPED.values(), FEW])
+    if not found:
+        return None
+    hidden = all(method["recovered"] <= HIDDEN for method in found.values())
+    return Finding(
+        verdict=Verdict.HOLDS if hidden else Verdict.FAILS,
+        ours=f"After {max(WINDOWS)} rounds: {_told(found)}. The area left is that of a group's mean.",
+    )
+
+
 APPROACHES = Reproduction(
     name="approaches",
     place="Table I",
@@ -100,4 +156,12 @@ APPROACHES = Reproduction(
     takes=takes("10 s", "9 min", "8 h", "18 days"),
     experiments=experiments,
     measurements=(Measurement(file="neighbour.json", of_parts=True, measure=_attack, pair=_pair),),
+    claims=(
+        Claim(
+            title="Masks hide a node's model from its neighbours",
+            paper="private, as a tick",
+            check=_masks_hide,
+        ),
+        Claim(title="Fixed groups hide it in any number of rounds", check=_groups_hide),
+    ),
 )

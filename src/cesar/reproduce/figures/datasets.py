@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
+from cesar.reproduce.compare import equal, gap, points
 from cesar.reproduce.figures.settings import TABLE_III
 from cesar.reproduce.pairs import NONE
-from cesar.reproduce.reproduction import Reproduction, needs, takes
+from cesar.reproduce.reproduction import Claim, Finding, Outcome, Reproduction, needs, takes
 from cesar.reproduce.tables import MEDIUM, PAPER, SMALL, Scale, Tables, against_dpsgd, base, spread_for
 
 ROUGE_L = (14.72, 14.73)
@@ -35,6 +36,21 @@ def _published(sparsifier: str, part: str, title: str) -> str:
     return NONE
 
 
+def _matches(outcome: Outcome) -> Finding | None:
+    pairs = [
+        (part, line["CESAR"], next(row for title, row in line.items() if title.startswith("D-PSGD")))
+        for part, line in outcome.rows.items()
+        if "CESAR" in line and any(title.startswith("D-PSGD") for title in line)
+    ]
+    if not pairs:
+        return None
+    found = [gap(one, other, trained=True) for _, one, other in pairs]
+    listed = "; ".join(
+        f"{part} ({one.metric}) {points(each)}" for (part, one, _), each in zip(pairs, found, strict=True)
+    )
+    return Finding(verdict=equal(found), ours=f"CESAR minus D-PSGD, in hundredths of the metric: {listed}.")
+
+
 def _over_datasets(sparsifier: str, place: str, name: str, smoke: str) -> Reproduction:
     return Reproduction(
         name=f"datasets-{sparsifier}",
@@ -45,6 +61,13 @@ def _over_datasets(sparsifier: str, place: str, name: str, smoke: str) -> Reprod
         takes=takes(smoke, "8 min", "5 h", "weeks, with a GPU"),
         experiments=partial(_experiments, sparsifier),
         published=partial(_published, sparsifier),
+        claims=(
+            Claim(
+                title=f"Matches D-PSGD on every dataset, with {name}",
+                paper="curves that lie on one another",
+                check=_matches,
+            ),
+        ),
     )
 
 

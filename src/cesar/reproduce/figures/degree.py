@@ -5,7 +5,7 @@ from __future__ import annotations
 from cesar.reproduce import counts
 from cesar.reproduce.counts import Count, Counting
 from cesar.reproduce.pairs import NONE, Pair, Series
-from cesar.reproduce.reproduction import Claim, Outcome, Reproduction, needs, takes
+from cesar.reproduce.reproduction import Claim, Finding, Outcome, Reproduction, Verdict, needs, takes
 from cesar.reproduce.tables import Scale
 
 PAPER = {3: (0.63, 5.93), 6: (2.77, 26.87), 9: (5.49, 53.48), 12: (7.77, 75.16)}
@@ -56,12 +56,15 @@ def _pair(found: list[Count]) -> Pair:
     )
 
 
-def _follows_view2(outcome: Outcome) -> str:
+def _follows_view2(outcome: Outcome) -> Finding | None:
+    if not outcome.counts:
+        return None
     faithful, ours = (counts.per_neighbour(outcome.counts, printed=printed) for printed in (True, False))
-    return (
-        "Over the degrees the bytes of coordination per View2 neighbour stay within "
-        f"{counts.spread(faithful)} of their mean in the paper's exchange, within "
-        f"{counts.spread(ours)} with ours, which relays once per pair."
+    return Finding(
+        verdict=Verdict.HOLDS if counts.farthest(faithful) < 0.05 else Verdict.FAILS,
+        ours="Over the degrees the bytes of coordination per View2 neighbour stay within "
+        f"{counts.farthest(faithful):.2%} of their mean in the paper's exchange, within "
+        f"{counts.farthest(ours):.2%} with ours, which relays once per pair.",
     )
 
 
@@ -74,5 +77,11 @@ DEGREE = Reproduction(
     takes=takes("2 s", "10 min", "10 min", "10 min"),
     counting=_counting,
     count_pair=_pair,
-    claims=(Claim(title="Coordination follows View2", check=_follows_view2),),
+    claims=(
+        Claim(
+            title="Coordination follows View2",
+            paper="bytes per View2 neighbour within 5 % of each other",
+            check=_follows_view2,
+        ),
+    ),
 )
