@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 import networkx as nx
 
@@ -49,6 +49,11 @@ def usual_ring_bits(group_size: int | None) -> int:
     return 32 if group_size is None else 16
 
 
+def usual_scale_bits(method: Method) -> int:
+    """Neighbours' values may be 2^this times one's own, or 1: what a ring can hold and still tell small values apart."""
+    return 16 if isinstance(method, DPSGD) or method.ring_bits == 32 else 6
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cesar:
     """Masked sparse averaging.
@@ -66,7 +71,7 @@ class Cesar:
             but for what the others changed in these rounds.
         weights: "arrived" averages the own value with what arrived; "neighbours" over all neighbours, with the own
             value for what did not arrive.
-        ring_bits: b, the bits of a value on the wire: 16, 20, 24 or 32; 0 stands for 16 with groups and 32 without.
+        ring_bits: b, the bits of a value on the wire: 16, 20, 24 or 32. Left out it is 16 with groups and 32 without.
         coordination: "relay" through common neighbours, or "direct" to all of View2 as in the paper.
         dropout: "parameter" drops what a missing node had selected; "abort" keeps the own model.
         index_code: write index sets with this code instead of the one that suits them.
@@ -81,7 +86,7 @@ class Cesar:
     group_size: int | None = None
     regroup_after: int | None = None
     weights: Weights = "arrived"
-    ring_bits: int = 0
+    ring_bits: int = None  # type: ignore[assignment]  # a number once it is made
     coordination: Coordination = "relay"
     dropout: Dropout = "parameter"
     index_code: Code | None = field(default=None)
@@ -103,7 +108,7 @@ class Cesar:
                 f"masking_requirement is {s}, but it must be an integer of at least 1: "
                 "a parameter without a mask would be sent in the clear"
             )
-        if not self.ring_bits:
+        if cast("int | None", self.ring_bits) is None:
             object.__setattr__(self, "ring_bits", usual_ring_bits(self.group_size))
         _check_choice("ring_bits", self.ring_bits, RING_BITS)
         _check_choice("coordination", self.coordination, get_args(Coordination))
@@ -231,7 +236,7 @@ class SecureAggregation:
     collusion: int | None = None
     regroup_after: int | None = None
     weights: Weights = "arrived"
-    ring_bits: int = 0
+    ring_bits: int = None  # type: ignore[assignment]  # a number once it is made
     dropout: Dropout = "parameter"
     groups: Groups | None = field(default=None, repr=False, compare=False)
 

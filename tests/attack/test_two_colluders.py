@@ -176,7 +176,7 @@ GROUPED = [cesar.RandomSubsampling(0.5), cesar.TopK(0.4), cesar.FullSharing()]
 @pytest.mark.parametrize("sparsifier", GROUPED, ids=lambda one: one.name)
 def test_what_two_colluders_hold_are_sums_over_whole_groups(sparsifier):
     graph, vectors = nx.random_regular_graph(6, 24, seed=3), models(24)
-    method = cesar.Cesar(sparsifier=sparsifier, group_size=3, collusion=2).for_graph(graph)
+    method = cesar.Cesar(sparsifier=sparsifier, group_size=3, collusion=2, ring_bits=32).for_graph(graph)
     for coalition in list(coalitions(graph, 2))[::40]:
         held = grouped_sums(graph, method, tuple(coalition), vectors, crashes={5: "during_share"})
         assert held
@@ -191,7 +191,7 @@ def test_groups_of_two_against_two_colluders_are_refused_and_read_bit_for_bit_wh
     graph, vectors = nx.random_regular_graph(6, 24, seed=3), models(24)
     with pytest.raises(PrivacyError, match="groups of 2 do not stop 2 colluders"):
         cesar.Cesar(sparsifier=cesar.TopK(0.4), group_size=2, collusion=2)
-    method = cesar.Cesar(sparsifier=cesar.TopK(0.4), group_size=2).for_graph(graph)
+    method = cesar.Cesar(sparsifier=cesar.TopK(0.4), group_size=2, ring_bits=32).for_graph(graph)
     receiver = 0
     accomplice, victim = method.groups[receiver][0]
     read = groups.attack(grouped_sums(graph, method, (receiver, accomplice), vectors), SIZE)
@@ -202,12 +202,12 @@ def test_groups_of_two_against_two_colluders_are_refused_and_read_bit_for_bit_wh
 
 def test_a_leak_that_planning_repairs_is_read_before_and_not_after():
     graph = nx.random_regular_graph(6, 48, seed=0)
-    first = cesar.Cesar(sparsifier=cesar.FullSharing(), group_size=3).for_graph(graph)
+    first = cesar.Cesar(sparsifier=cesar.FullSharing(), group_size=3, ring_bits=32).for_graph(graph)
     coalition = next(one for one in coalitions(graph, 2) if exposed(first.groups, one))
     vectors = models(48)
     read = groups.attack(grouped_sums(graph, first, tuple(coalition), vectors), SIZE)
     assert read.keys() == exposed(first.groups, coalition).keys()
     for node, values in read.items():
         np.testing.assert_allclose(values, vectors[node], atol=1e-6)
-    planned = cesar.Cesar(sparsifier=cesar.FullSharing(), group_size=3, collusion=2).for_graph(graph)
+    planned = cesar.Cesar(sparsifier=cesar.FullSharing(), group_size=3, collusion=2, ring_bits=32).for_graph(graph)
     assert groups.attack(grouped_sums(graph, planned, tuple(coalition), vectors), SIZE) == {}

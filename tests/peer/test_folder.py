@@ -86,14 +86,13 @@ def test_one_command_makes_eight_peers(cesar, tmp_path):
             "sparsifier": "random",
             "share": 0.3,
             "group_size": 3,
-            "ring_bits": 32,
+            "ring_bits": 16,
         }
         assert settings["rounds"] == {
             "every": 6,
             "floor": 2.0,
             "ceiling": 120.0,
             "buffers": "local",
-            "scale_bits": 16,
         }
         assert member.address == f"127.0.0.1:{7400 + i}"
         assert (member.expires - read.issued).days == 30

@@ -21,7 +21,7 @@ from support.lan import Lines, make_network, met, one_round, running
 
 SIZE, PEERS, AWAY = 60, 10, 4
 GRAPH = nx.circulant_graph(PEERS, [1, 2])
-METHOD = 'name = "secagg"\ngroup_size = 2'
+METHOD = 'name = "secagg"\ngroup_size = 2\nring_bits = 32'
 
 
 def models(seed=1):
@@ -180,7 +180,9 @@ def test_a_check_names_the_group_that_waits(network):
 def test_the_others_go_on_after_so_many_rounds_if_they_may(tmp_path):
     """With groups of three: two are left, and their sum is told without the third."""
     graph = nx.complete_graph(7)
-    network = make_network(tmp_path / "net", graph, 'name = "secagg"\ngroup_size = 3\nregroup_after = 2')
+    network = make_network(
+        tmp_path / "net", graph, 'name = "secagg"\ngroup_size = 3\nring_bits = 32\nregroup_after = 2'
+    )
 
     async def scene():
         rest = [i for i in range(7) if i != AWAY]
@@ -202,7 +204,9 @@ def test_the_others_go_on_after_so_many_rounds_if_they_may(tmp_path):
 def test_settling_does_not_bring_sums_closer_together(tmp_path):
     """A peer that comes back when the others have gone on without it stays out, though another session begins."""
     graph = nx.complete_graph(7)
-    network = make_network(tmp_path / "net", graph, 'name = "secagg"\ngroup_size = 3\nregroup_after = 3')
+    network = make_network(
+        tmp_path / "net", graph, 'name = "secagg"\ngroup_size = 3\nring_bits = 32\nregroup_after = 3'
+    )
 
     async def scene():
         rest = [i for i in range(7) if i != AWAY]
@@ -234,7 +238,9 @@ def test_settling_does_not_bring_sums_closer_together(tmp_path):
 def test_a_restart_of_everybody_does_not_bring_sums_closer_together(tmp_path):
     """Nobody is left who remembers; what was in the last sums is on disk, before anything of them leaves."""
     graph = nx.complete_graph(7)
-    network = make_network(tmp_path / "net", graph, 'name = "secagg"\ngroup_size = 3\nregroup_after = 3')
+    network = make_network(
+        tmp_path / "net", graph, 'name = "secagg"\ngroup_size = 3\nring_bits = 32\nregroup_after = 3'
+    )
     everybody = list(range(7))
     rest = [i for i in everybody if i != AWAY]
 
@@ -258,7 +264,9 @@ def test_a_restart_of_everybody_does_not_bring_sums_closer_together(tmp_path):
 
 def test_a_record_of_sums_that_is_damaged(tmp_path):
     network = make_network(
-        tmp_path / "net", nx.complete_graph(7), 'name = "secagg"\ngroup_size = 3\nregroup_after = 3'
+        tmp_path / "net",
+        nx.complete_graph(7),
+        'name = "secagg"\ngroup_size = 3\nring_bits = 32\nregroup_after = 3',
     )
     (network.folder / "peer-0" / "sums.json").write_text('[[1, [2, 3], "x", [2]]]')
 

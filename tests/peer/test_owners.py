@@ -20,7 +20,7 @@ from cesar.topology import parties
 from support.lan import Lines, make_network, one_round, running
 
 NOW = datetime.now(UTC)
-GROUPS = 'name = "secagg"\ngroup_size = 2'
+GROUPS = 'name = "secagg"\ngroup_size = 2\nring_bits = 32'
 HOSPITAL = {0: "hospital", 1: "hospital"}
 
 
@@ -77,7 +77,9 @@ def test_a_peer_refuses_such_a_roster_whoever_signed_it(tmp_path):
 
 def test_a_newer_roster_that_an_owner_could_read_by_is_not_taken_up(tmp_path):
     """It comes over the network: node 1 gets it from its folder, looks, and stays with what it has."""
-    network = make_network(tmp_path / "net", nx.complete_graph(4), 'name = "secagg"\ngroup_size = 3')
+    network = make_network(
+        tmp_path / "net", nx.complete_graph(4), 'name = "secagg"\ngroup_size = 3\nring_bits = 32'
+    )
     old = network.roster
     keys = {
         node: Request(csr=make_keys(tmp_path / f"two-{node}", "lan", node, "hospital")) for node in (8, 9)
@@ -113,7 +115,10 @@ def test_a_newer_roster_that_an_owner_could_read_by_is_not_taken_up(tmp_path):
 
 def test_an_owner_is_in_request_certificate_and_roster(tmp_path):
     network = make_network(
-        tmp_path / "net", nx.complete_graph(4), 'name = "secagg"\ngroup_size = 3', owners=HOSPITAL
+        tmp_path / "net",
+        nx.complete_graph(4),
+        'name = "secagg"\ngroup_size = 3\nring_bits = 32',
+        owners=HOSPITAL,
     )
     roster = network.roster
     assert roster.owners == HOSPITAL
@@ -131,7 +136,7 @@ def test_one_owner_is_written_in_one_way(tmp_path):
             make_network(
                 tmp_path / "net",
                 nx.complete_graph(4),
-                'name = "secagg"\ngroup_size = 3',
+                'name = "secagg"\ngroup_size = 3\nring_bits = 32',
                 owners={0: "hospital", 1: other},
             )
 
@@ -145,7 +150,10 @@ def test_what_cannot_name_an_owner(tmp_path, owner):
 
 def test_an_owner_does_not_change_with_new_keys(tmp_path):
     network = make_network(
-        tmp_path / "net", nx.complete_graph(4), 'name = "secagg"\ngroup_size = 3', owners=HOSPITAL
+        tmp_path / "net",
+        nx.complete_graph(4),
+        'name = "secagg"\ngroup_size = 3\nring_bits = 32',
+        owners=HOSPITAL,
     )
     for owner, said in ((None, "no owner"), ("clinic", "clinic")):
         request = Request(csr=make_keys(tmp_path / f"again-{owner}", "lan", 1, owner))
@@ -158,7 +166,9 @@ def test_an_owner_does_not_change_with_new_keys(tmp_path):
 def test_a_peer_that_would_let_its_owner_read_somebody_is_not_signed(tmp_path):
     """The hospital asks for a second peer, next to all neighbours of its first but one."""
     graph = nx.complete_graph(4)
-    network = make_network(tmp_path / "net", graph, 'name = "secagg"\ngroup_size = 3', owners={0: "hospital"})
+    network = make_network(
+        tmp_path / "net", graph, 'name = "secagg"\ngroup_size = 3\nring_bits = 32', owners={0: "hospital"}
+    )
     request = Request(csr=make_keys(tmp_path / "site", "lan", 50, "hospital"), address="127.0.0.1:7399")
     with pytest.raises(PrivacyError, match=r"hospital \(nodes 0 and 50 together\) can compute"):
         network.add(request, (0, 1, 2), now=NOW, days=30)
@@ -178,7 +188,10 @@ def test_without_groups_owners_ask_for_more_masks(tmp_path):
 
 def test_honest_peers_of_several_owners_average(tmp_path):
     network = make_network(
-        tmp_path / "net", nx.complete_graph(4), 'name = "secagg"\ngroup_size = 3', owners=HOSPITAL
+        tmp_path / "net",
+        nx.complete_graph(4),
+        'name = "secagg"\ngroup_size = 3\nring_bits = 32',
+        owners=HOSPITAL,
     )
     models = np.random.default_rng(1).normal(size=(4, 50)).astype(np.float32)
     mean = models.mean(0)

@@ -21,7 +21,7 @@ from cesar.peer.roster import FILE, Roster
 from cesar.peer.state import StateFile
 from support.lan import edit, make_network
 
-METHOD = 'name = "cesar"\nsparsifier = "random"\nshare = 0.3\ngroup_size = 3'
+METHOD = 'name = "cesar"\nsparsifier = "random"\nshare = 0.3\ngroup_size = 3\nring_bits = 32'
 NOW = datetime.now(UTC)
 
 

@@ -33,7 +33,7 @@ def means_of_whole_groups(models: np.ndarray, r: int, table: dict) -> np.ndarray
 def test_many_rounds_have_whole_groups_in_their_sums_and_nothing_else(sparsifier, rounds):
     """With crashes at any point in every round; runs with other seeds (other sessions) use the same groups."""
     graph, size = nx.random_regular_graph(5, 10, seed=2), 70
-    method = cesar.Cesar(sparsifier=sparsifier, group_size=2)
+    method = cesar.Cesar(sparsifier=sparsifier, group_size=2, ring_bits=32)
     table = groups(graph, 2)
     rng, seen = np.random.default_rng(3), {r: set() for r in graph}
     models = np.repeat(rng.uniform(1, 100, (10, 1)), size, axis=1).astype(np.float32)

@@ -27,7 +27,7 @@ from support.harness import SESSIONS, Case, key_pair
 
 SIZE, EPOCH = 40, 3
 GRAPH = nx.complete_graph(5)
-METHODS = {"groups": cesar.SecureAggregation(group_size=2), "single": cesar.SecureAggregation()}
+METHODS = {"groups": cesar.SecureAggregation(group_size=2, ring_bits=32), "single": cesar.SecureAggregation()}
 
 
 class StaticKeys:

@@ -19,8 +19,8 @@ METHODS = {
     "relay": cesar.Cesar(sparsifier=cesar.TopK(1.0)),
     "direct": cesar.Cesar(sparsifier=cesar.TopK(1.0), coordination="direct"),
     "secure": cesar.SecureAggregation(),
-    "groups": cesar.SecureAggregation(group_size=2),
-    "groups-topk": cesar.Cesar(sparsifier=cesar.TopK(1.0), group_size=3),
+    "groups": cesar.SecureAggregation(group_size=2, ring_bits=32),
+    "groups-topk": cesar.Cesar(sparsifier=cesar.TopK(1.0), group_size=3, ring_bits=32),
     "plain": cesar.DPSGD(weights="arrived"),
 }
 every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)

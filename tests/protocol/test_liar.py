@@ -33,10 +33,10 @@ from support.harness import Case, FakeKeys, refused
 LIAR, SIZE, TENSORS = 0, 14, (9, 5)
 ROUNDS = range(5)
 METHODS = {
-    "topk": cesar.Cesar(sparsifier=cesar.TopK(0.3), group_size=2),
-    "random": cesar.Cesar(sparsifier=cesar.RandomSubsampling(0.6), group_size=2),
-    "full": cesar.SecureAggregation(group_size=2),
-    "topk-3": cesar.Cesar(sparsifier=cesar.TopK(0.3), group_size=3),
+    "topk": cesar.Cesar(sparsifier=cesar.TopK(0.3), group_size=2, ring_bits=32),
+    "random": cesar.Cesar(sparsifier=cesar.RandomSubsampling(0.6), group_size=2, ring_bits=32),
+    "full": cesar.SecureAggregation(group_size=2, ring_bits=32),
+    "topk-3": cesar.Cesar(sparsifier=cesar.TopK(0.3), group_size=3, ring_bits=32),
     "random-3": cesar.Cesar(sparsifier=cesar.RandomSubsampling(0.6), group_size=3, ring_bits=16),
     "full-3": cesar.SecureAggregation(group_size=3, ring_bits=20),
 }
@@ -499,7 +499,7 @@ def test_a_liar_who_calls_members_absent_cannot_bring_sums_with_and_without_them
     changes = 0
     for seed in range(6):
         rng, after = np.random.default_rng(seed), 2 + seed % 3
-        method = cesar.SecureAggregation(group_size=3, regroup_after=after)
+        method = cesar.SecureAggregation(group_size=3, regroup_after=after, ring_bits=32)
         case = replace(make_case("full-3", seed), method=method)
         view = view_of(case)
         script = {}
@@ -563,7 +563,9 @@ def unions(groups):
 
 @pytest.mark.parametrize("name", ["full", "full-3"])
 def test_the_truth_gives_whole_groups_and_nothing_else(name):
-    case = replace(make_case(name, 3), method=cesar.SecureAggregation(group_size=METHODS[name].group_size))
+    case = replace(
+        make_case(name, 3), method=cesar.SecureAggregation(group_size=METHODS[name].group_size, ring_bits=32)
+    )
     world = World(case, {0: []})
     assert readable(world, world.scale()) == unions(case.settled.groups[LIAR])
 

@@ -68,7 +68,7 @@ def trained() -> NDArray[np.float32]:
 def one_round() -> Round:
     """A round of the real engine, watched at the receiver."""
     models, graph = trained(), graphs.numbered(PEERS, DEGREE, 1)
-    method = cesar.Cesar(sparsifier=cesar.RandomSubsampling(0.30), group_size=GROUP)
+    method = cesar.Cesar(sparsifier=cesar.RandomSubsampling(0.30), group_size=GROUP, ring_bits=32)
     shares: dict[int, Frame] = {}
 
     def watch(sender: int, recipient: int, frame: Frame) -> None:

@@ -23,6 +23,7 @@ from cesar.types import NodeId
 from cesar.wire import Frame, Kind, Share, read_header
 
 NODES, DEGREE, SIZE, SHARE, GROUP = 8, 4, 20_000, 0.30, 2
+BITS = 32  # words that add up to the last digit that is shown
 SAMPLER = RandomSubsampling(SHARE)
 SHOWN = 4
 
@@ -82,7 +83,7 @@ def methods() -> Iterator[tuple[str, Method]]:
     yield "CESAR, coordinated subsampling", Cesar(sparsifier=CoordinatedSubsampling(SHARE))
     yield "groups of two, TopK", Cesar(sparsifier=TopK(union), group_size=GROUP)
     yield "groups of two, random", Cesar(sparsifier=SAMPLER, group_size=GROUP)
-    yield "groups of two, random, 16 bits", Cesar(sparsifier=SAMPLER, group_size=GROUP, ring_bits=16)
+    yield "groups of two, random, 32 bits", Cesar(sparsifier=SAMPLER, group_size=GROUP, ring_bits=32)
 
 
 def secure_round(
@@ -96,7 +97,7 @@ def secure_round(
         if frame.kind is Kind.SHARE:
             shares[sender, recipient] = frame
 
-    method = Cesar(sparsifier=SAMPLER, group_size=GROUP)
+    method = Cesar(sparsifier=SAMPLER, group_size=GROUP, ring_bits=BITS)
     result = Ensemble(graph, method, SIZE, seed=1).round(models, crashes=crashes, watch=watch)
     attempt = read_header(next(iter(shares.values())).payload)[0].attempt
     gone = frozenset(crashes or ())
@@ -152,7 +153,7 @@ def _glimpse(
         if frame is None:  # it crashed
             continue
         share = Share.decode(read_header(frame.payload)[1], view, explicit=False)
-        words.append(tuple(unpack(share.values, 32, frame.parameters)[:SHOWN].tolist()))
+        words.append(tuple(unpack(share.values, BITS, frame.parameters)[:SHOWN].tolist()))
     known = result.vectors[receiver].astype(np.float64) * (len(group) + 1) - models[receiver]
     return Glimpse(
         receiver=receiver,

@@ -60,14 +60,14 @@ class PeerSection(Section):
 
 class RoundsSection(Section):
     """When to average, how long to wait for the others (seconds, between `floor` and `ceiling`), and how large their
-    values may be: 2^`scale_bits` times this model's, or 1 if that is more.
+    values may be: 2^`scale_bits` times this model's, or 1 if that is more; left out, what the ring can hold.
     """
 
     every: Annotated[int, Field(gt=0)] = 1
     floor: Annotated[float, Field(gt=0)] = 2.0
     ceiling: Annotated[float, Field(gt=0)] = 120.0
     buffers: Literal["local", "average"] = "local"
-    scale_bits: Annotated[int, Field(ge=1, le=255)] = 16
+    scale_bits: Annotated[int, Field(ge=1, le=255)] | None = None
 
     @model_validator(mode="after")
     def _in_order(self) -> RoundsSection:
@@ -173,7 +173,7 @@ class PeerConfig:
         return (
             built
             if purpose == "train"
-            else SecureAggregation(group_size=section.group_size, groups=built.groups)
+            else SecureAggregation(group_size=section.group_size, groups=built.groups, ring_bits=32)
         )
 
     def settings(self) -> dict[str, SettingValue]:

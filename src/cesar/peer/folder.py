@@ -85,7 +85,8 @@ every = 6                      # local steps between two averages
 floor = 2.0                    # seconds: no deadline is shorter
 ceiling = 120.0                # … or longer
 buffers = "local"              # or "average"
-scale_bits = 16                # neighbours whose values are over 2^16 times this model's (or 1) are left out
+# scale_bits = 6               # neighbours whose values are over 2^6 times this model's (or 1) are left out; usual for
+                               # 16 bits. With 32 bits it is 16
 """
 
 

@@ -15,7 +15,7 @@ import time
 import numpy as np
 
 from cesar.errors import DataError
-from cesar.methods import Cesar, SecureAggregation, settling
+from cesar.methods import Cesar, SecureAggregation, settling, usual_scale_bits
 from cesar.node import Node, sparsifier_of
 from cesar.peer.config import PeerConfig, Purpose, session_of
 from cesar.peer.membership import Membership
@@ -146,7 +146,7 @@ class Task:
             first_round=first_round,
             tensors=self.tensors,
             continuity=self.continuity,
-            scale_bits=self._config.tables.rounds.scale_bits,
+            scale_bits=self._config.tables.rounds.scale_bits or usual_scale_bits(method),
         )
         node.memory, self.made_for = self.memory, share
         return node
