@@ -243,20 +243,20 @@ def test_the_document_has_claims_and_tables(smoke, tmp_path):
     for claim in (
         "Matches the accuracy",
         "66.7 %",
-        "Overhead",
+        "Sends little more",
         "Dropouts",
         "follows View2",
         "16 bits learn as much",
     ):
         assert claim in text
-    assert "Not measured yet" not in text
+    assert "not measured" not in text
     assert text.count("**does not hold**") >= 2, "collusion, and CESAR over many rounds"
     shutil.rmtree(tmp_path / "part", ignore_errors=True)
     part = Path(shutil.copytree(smoke / "masking", tmp_path / "part" / "masking"))
     shutil.rmtree(part / "random")
     text = document.write_document(read_all([part.parent]), tmp_path / "part.md").read_text()
     assert "Not run: random." in text
-    assert "cannot be decided here.** Not measured yet. `cesar reproduce ring`" in text
+    assert "not measured.** `cesar reproduce ring`" in text
 
 
 def test_a_browser_draws_every_plot(smoke, tmp_path):

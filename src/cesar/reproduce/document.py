@@ -50,6 +50,7 @@ def write_document(outcomes: list[Outcome], out: Path) -> Path:
     folder = out.with_suffix("")
     drawn = []
     for name, panels in _plots({outcome.of.name: outcome for outcome in outcomes}):
+        folder.mkdir(parents=True, exist_ok=True)
         files.write(folder / f"{name}.svg", draw(panels))
         drawn.append((f"{folder.name}/{name}.svg", panels))
     claims = list(_claims(outcomes))
@@ -77,7 +78,7 @@ def _claims(outcomes: list[Outcome]) -> Iterator[Judged]:
     for name, of in CATALOGUE.items():
         for claim in of.claims:
             finding = claim.check(found[name]) if name in found else None
-            missing = Finding(verdict=Verdict.OPEN, ours="Not measured yet.")
+            missing = Finding(verdict=Verdict.MISSING, ours="")
             yield Judged(
                 title=claim.title, place=of.place, name=name, paper=claim.paper, found=finding or missing
             )

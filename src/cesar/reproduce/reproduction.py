@@ -44,6 +44,7 @@ class Verdict(StrEnum):
     HOLDS = "holds"
     FAILS = "does not hold"
     OPEN = "cannot be decided here"
+    MISSING = "not measured"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
