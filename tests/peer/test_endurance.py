@@ -198,6 +198,12 @@ class Fleet:
                 longest = max(longest, seconds)
         return longest
 
+    def latest(self) -> float:
+        """By how many seconds a round went beyond its deadline, at most."""
+        return max(
+            note["end"] - note["begin"] - note["patience"] for i in self.nodes for note in self.notes(i)
+        )
+
     def check_averages(self) -> tuple[int, int]:
         """Every average against the frames, and against the models of those who are in it; how many, and how many
         parameters were lost.
@@ -454,13 +460,16 @@ def test_an_adversary(tmp_path):
     begin = time.monotonic()
     with Fleet(network, liars=(enemy,), step=worker.bounded_step) as fleet:
         away: dict[int, int] = {}
+        coming: dict[int, int] = {}  # started again, with so many rounds behind it
         wait_until(lambda: fleet.taken() >= 5, 300, fleet.tails)
         while (taken := fleet.taken()) < rounds:
             for node in [node for node, since in away.items() if taken >= since + 3]:
                 fleet.start(node)
                 del away[node]
-            if len(away) < 2:
-                victim = draw.choice([node for node in fleet.nodes if node not in away])
+                coming[node] = len(fleet.notes(node))
+            coming = {node: done for node, done in coming.items() if len(fleet.notes(node)) == done}
+            if len(away) + len(coming) < 2:  # a process takes longer to start than a few rounds
+                victim = draw.choice([node for node in fleet.nodes if node not in away | coming])
                 fleet.kill(victim)
                 away[victim] = taken
             wait_until(lambda taken=taken: fleet.taken() >= taken + 3, 300, fleet.tails)
@@ -479,8 +488,16 @@ def test_an_adversary(tmp_path):
     memory = [[note["memory"] for note in fleet.notes(i)] for i in fleet.nodes]
     peak = max(map(max, memory)) / 2**20
     heard = sum(enemy in note["report"]["contributors"] for i in fleet.nodes for note in fleet.notes(i))
+    near = [i for i in fleet.nodes if enemy in network.roster.graph[i]]
+    company = {
+        i: np.mean([len(note["report"]["contributors"]) for note in fleet.notes(i)]) for i in fleet.nodes
+    }
+    beside, others = (
+        np.mean([company[i] for i in fleet.nodes if (i in near) is there]) for there in (True, False)
+    )
     print(
         f"{fleet.taken()} rounds in {seconds:.0f} s, {fleet.kills} kills, {lies} lies, {refused} refusals logged; {checked} averages, "
-        f"{heard} with the adversary, {lost} parameters lost; memory at most {peak:.0f} MiB"
+        f"{heard} with the adversary, {lost} parameters lost; with {beside:.2f} neighbours next to it, {others:.2f} elsewhere; "
+        f"at most {fleet.latest():.2f} s after a deadline; memory at most {peak:.0f} MiB"
     )
     assert peak < 512, "without an adversary it was 349 MiB"

@@ -490,14 +490,18 @@ def test_a_round_that_cannot_have_come_yet(network):
         assert json.loads((network.folder / f"peer-{i}" / "state.json").read_text())["next_round"] <= 4
 
 
-def test_one_liar_moves_nobody(network):
+@pytest.mark.parametrize("ahead", [1, 2, 90_000])
+def test_one_liar_moves_nobody(network, ahead):
+    """However little it says to be ahead: whoever followed it would skip the round that the others are in."""
+    far = 1 + ahead
+
     async def attack():
         async with running(network, HONEST) as peers:
             await averages(peers)
             async with Enemy(keys_of(network, 0), peers[3]) as enemy:
                 await enemy.enter()
-                await enemy.send(Message.STATUS, struct.pack("<III", 90_000, 90_000, 0))
-                await until(lambda: peers[3].neighbours[0].status.current == 90_000, 10)
+                await enemy.send(Message.STATUS, struct.pack("<III", far, far, 0))
+                await until(lambda: peers[3].neighbours[0].status.current == far, 10)
                 await averages(peers, 4)
                 assert [peer.next_round for peer in peers] == [5] * 4
 

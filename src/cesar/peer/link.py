@@ -12,6 +12,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Protocol
 
 import grpc
@@ -93,7 +94,8 @@ class Room:
             pulse = self._pulse
             self._left.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._left.wait(), STALLED_SECONDS)
+                async with asyncio.timeout(STALLED_SECONDS):
+                    await self._left.wait()
             if self._pulse == pulse:
                 break
         self._inside += 1
@@ -115,13 +117,14 @@ class Link:
     """What is to be sent to one neighbour, and the conversation with it, if there is one.
 
     Attributes:
-        delivered: messages that were handed to the network, ever.
+        took: seconds in which the last payload of several messages left; 0 if none has.
     """
 
     def __init__(self, peer: NodeId, room: Room, hub: Hub) -> None:
         self.peer, self._room, self._hub = peer, room, hub
-        self.delivered = 0
-        self._leaving = 0
+        self.took = 0.0
+        self._leaving: _Parcel | None = None
+        self._began = self._moved = 0.0  # when what is leaving has begun to, and when a part of it last left
         self._queue: deque[_Parcel] = deque()
         self._wake = asyncio.Event()
         self._conversation: asyncio.Task[None] | None = None
@@ -133,14 +136,24 @@ class Link:
         return self._conversation is not None
 
     @property
-    def outstanding(self) -> int:
-        """Bytes that are queued or on their way."""
-        return self._leaving + sum(len(parcel.payload) for parcel in self._queue)
+    def busy(self) -> bool:
+        """Whether something is queued or on its way."""
+        return self._leaving is not None or bool(self._queue)
+
+    def outstanding(self, round_: RoundNo) -> int:
+        """Bytes of a round's frames that are queued or on their way."""
+        parcels = (*self._queue, *([] if self._leaving is None else [self._leaving]))
+        return sum(len(parcel.payload) for parcel in parcels if parcel.round_ == round_)
+
+    def keeps_up(self, now: float, still: float, whole: float) -> bool:
+        """Whether its neighbour reads what is on its way: some of it in `still` seconds, all of it in `whole`."""
+        return self._leaving is None or (now <= self._moved + still and now <= self._began + whole)
 
     def send(self, kind: Message, payload: Buffer, round_: RoundNo | None = None) -> None:
-        """Queue something; it is dropped if the link is down."""
+        """Queue something; it is dropped if the link is down. Of statuses in a row only the last one counts."""
         if self.up:
             self._queue.append(_Parcel(kind, payload, round_))
+            self._drop_old_statuses()
             self._wake.set()
 
     def forget_before(self, round_: RoundNo) -> None:
@@ -148,6 +161,14 @@ class Link:
         self._queue = deque(
             parcel for parcel in self._queue if parcel.round_ is None or parcel.round_ >= round_
         )
+        self._drop_old_statuses()
+
+    def _drop_old_statuses(self) -> None:
+        """Whoever does not read must not fill this peer's memory with where it stood once."""
+        kinds = [parcel.kind for parcel in self._queue]
+        last = [k for k, pair in enumerate(pairwise(kinds)) if pair == (Message.STATUS, Message.STATUS)]
+        for k in reversed(last):
+            del self._queue[k]
 
     async def first_message(self, stream: Stream, seconds: float) -> Any:
         """What a neighbour that has dialled says first. A newer stream replaces one that is still silent."""
@@ -155,7 +176,8 @@ class Link:
             self._silent.cancel()
         task = self._silent = asyncio.current_task()
         try:
-            return await asyncio.wait_for(stream.read(), seconds)
+            async with asyncio.timeout(seconds):
+                return await stream.read()
         finally:
             if self._silent is task:
                 self._silent = None
@@ -199,7 +221,8 @@ class Link:
             log.log(level, "node %d: %s", self.peer, reason, extra={"peer_id": self.peer})
             self._hub.sent_away(self.peer, reason)
             with contextlib.suppress(Exception):
-                await asyncio.wait_for(stream.write(bytes([Message.REFUSED]) + reason.encode()), 2)
+                async with asyncio.timeout(2):
+                    await stream.write(bytes([Message.REFUSED]) + reason.encode())
         finally:
             if self._conversation is task:
                 self._over()
@@ -220,7 +243,7 @@ class Link:
 
     def _empty(self) -> None:
         self._queue.clear()
-        self._leaving = 0
+        self._leaving = None
 
     async def _send_all(self, stream: Stream) -> None:
         while True:
@@ -230,11 +253,14 @@ class Link:
             await self._send_one(stream, self._queue.popleft())
 
     async def _send_one(self, stream: Stream, parcel: _Parcel) -> None:
-        self._leaving = len(parcel.payload)
+        clock = asyncio.get_running_loop().time
+        self._leaving, self._began, self._moved = parcel, clock(), clock()
         for message in chunks.written(parcel.kind, parcel.payload):
             await stream.write(message)
-            self.delivered += 1
-        self._leaving = 0
+            self._moved = clock()
+        if len(parcel.payload) > chunks.CHUNK:
+            self.took = self._moved - self._began
+        self._leaving = None
 
     async def _listen(self, stream: Stream) -> None:
         coming: Assembly | None = None

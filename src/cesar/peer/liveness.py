@@ -5,8 +5,10 @@ it is there for something else, it has gone on to a later round, or it kept us w
 been heard since. So a dead peer costs nothing, and a hanging one costs one deadline. If all that are there kept us
 waiting, it is this peer that is out of step: it waits for them again instead of running ahead alone.
 
-Rounds only go up, as long as the roster is the same, so one neighbour that says it is far ahead must not take everybody with it. Two that say so are
-followed. A single one is followed by whoever has averaged with nobody for some rounds, as far as rounds can have gone on since.
+Rounds only go up, as long as the roster is the same, so one neighbour that says it is ahead, by however little, must not take
+this peer away from the others, whose rounds it would skip. Where neighbours are a round or two apart, it goes where more than
+half of them are. Two that are far ahead are followed, and a single one by whoever has averaged with nobody for a while, as far as
+rounds can have gone on since.
 """
 
 from __future__ import annotations
@@ -19,10 +21,12 @@ from cesar.peer.messages import TRAINS, Hello, Status
 from cesar.types import NodeId
 
 NEAR = 2
-"""By so many rounds a single neighbour can be ahead of this peer and of all others but one, and still be followed."""
+"""By so many rounds neighbours run ahead of one another. So far this peer goes with more than half of them; further with two."""
 
-LONELY = 3
-"""After so many rounds with nobody a single neighbour is followed as far as it can have come meanwhile."""
+LONELY, FORSAKEN = 3, 20
+"""After so many rounds with nobody a single neighbour is followed as far as it can have come meanwhile; after the larger number
+if two others are where this peer is: it may be that their groups wait for somebody.
+"""
 
 
 class Standing(Enum):
@@ -183,21 +187,25 @@ class Liveness:
         return frozenset(peer for peer in self.neighbours if self.takes_part(peer))
 
     def next_round(self, least: int, reach: int) -> int:
-        """The latest round that a neighbour can still be joined in, so that one that was away comes back where the
-        others are; no round below `least`. It takes two neighbours to go far, except for one that has nobody to
-        average with, up to `reach`, and in a check, after which nobody remembers.
+        """The round to begin: no round below `least`, and as far as more than half of the neighbours have come, so that none
+        can take this peer away from the others. It takes two to go far, so that one that was away comes back where they
+        are; one is enough for whoever averages with nobody, up to `reach`, and in a check, after which nobody remembers.
 
         Args:
             reach: no network can have come further since this peer was last in step.
         """
         said = sorted((known.status.joinable for known in self._fellows()), reverse=True)
-        agreed = max(least, [*said, 0, 0][1])
-        most = agreed + NEAR
+        half, two = [*said, 0][len(said) // 2], [*said, 0, 0][1]
+        most = least
+        if half <= least + NEAR:
+            most = max(least, half)
+        if two > least + NEAR:
+            most = two
         if self.purpose == "check":
             most = max([*said, most])
-        elif self._alone >= LONELY:
+        elif self._alone >= (LONELY if sum(round_ <= least + NEAR for round_ in said) < 2 else FORSAKEN):
             most = max(most, reach)
-        return max(agreed, *(round_ for round_ in [*said, 0] if round_ <= most))
+        return max(least, *(round_ for round_ in [*said, 0] if round_ <= most))
 
     def still_in(self, round_: int) -> bool:
         """Whether somebody who is awaited at all has this round to end."""

@@ -77,7 +77,8 @@ class Reception:
     async def change(self, deadline: float) -> bool:
         """Wait until a neighbour has said something, come or gone; False if the time is over before that."""
         try:
-            await asyncio.wait_for(self._changed.wait(), max(0.0, deadline - time.monotonic()))
+            async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
+                await self._changed.wait()
         except TimeoutError:
             return False
         self._changed.clear()

@@ -319,6 +319,7 @@ class AsyncPeer(contextlib.AbstractAsyncContextManager["AsyncPeer"]):
         attempt = self._state.state.attempts
         self._state.change(attempts=attempt + 1, next_round=round_ + 1)
         out: Vector = memory.empty(len(vector), np.float32)
+        deadlines = self._pace.begin(begin)
         await self._engine.call(
             partial(
                 Node.begin_round,
@@ -328,12 +329,12 @@ class AsyncPeer(contextlib.AbstractAsyncContextManager["AsyncPeer"]):
                 reference=self.task.reference,
                 out=out,
                 entropy=self._entropy(attempt),
-                deadlines=self._pace.begin(begin),
+                deadlines=deadlines,
             )
         )
         self._ended = None
         self.transport.forget_before(round_)
-        outcome = await self._run(round_)
+        outcome = await self._run(round_, deadlines.share)
         vector[:] = out
         self.task.ended(node, out)
         now, view = time.monotonic(), self.membership.hood.view
@@ -384,8 +385,10 @@ class AsyncPeer(contextlib.AbstractAsyncContextManager["AsyncPeer"]):
         self.transport.tell(Message.HELLO, self.reception.hello())
         return node
 
-    async def _run(self, round_: RoundNo) -> AggregateReady:
-        """Send, receive and wait until the round has ended and all its frames are on their way."""
+    async def _run(self, round_: RoundNo, end: float) -> AggregateReady:
+        """Send, receive and wait until the round has ended and all its frames are on their way. After `end` nobody is waited
+        for: what neighbours do, and do not do, cannot make this last longer.
+        """
         outcome: AggregateReady | None = None
         while True:
             self.reception.forget_changes()
@@ -405,8 +408,7 @@ class AsyncPeer(contextlib.AbstractAsyncContextManager["AsyncPeer"]):
             if out is not None:
                 if self._transcript is not None:
                     self._transcript.sent(out.recipients, out.frame.payload)
-                patience = max(1.0, self.patience / 20)
-                await self.transport.send(out.frame.payload, out.recipients, round_, patience)
+                await self.transport.send(out.frame.payload, out.recipients, round_, end)
                 del out  # a share is large; it lives on in the links alone
             elif outcome is not None:
                 await self._engine.call(Node.close)  # its secrets and its memory are not needed any more

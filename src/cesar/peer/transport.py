@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import random
+import statistics
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -37,7 +39,10 @@ MOST_CONNECTIONS = 512
 BACKOFF = (0.2, 5.0)
 FAREWELL_SECONDS = 2.0
 SENDING_AT_ONCE = 32 << 20
-"""The next frame is made when less than this is waiting to leave, so that few shares are in memory at once."""
+"""The next frame is made when no more than this is waiting to leave, so that few shares are in memory at once."""
+
+STILL_SECONDS, SLOW = 2.0, 2.0
+"""A neighbour that reads nothing for so long, or takes so many times longer than others, is not waited for."""
 
 OPTIONS = (
     ("grpc.max_receive_message_length", CHUNK + 64),
@@ -165,20 +170,29 @@ class Transport:
             link.send(kind, payload)
 
     async def send(
-        self, payload: Buffer, recipients: Iterable[NodeId], round_: RoundNo, patience: float
+        self, payload: Buffer, recipients: Iterable[NodeId], round_: RoundNo, deadline: float
     ) -> None:
-        """Queue a frame, and wait until there is room for the next one; `patience` seconds while nothing moves."""
-        for to in recipients:
-            if to in self.links:
-                self.links[to].send(Message.FRAME, payload, round_)
-        clock, seen = asyncio.get_running_loop().time, -1
-        while sum(link.outstanding for link in self.links.values()) > SENDING_AT_ONCE:
-            delivered = sum(link.delivered for link in self.links.values())
-            if delivered != seen:
-                moved, seen = clock(), delivered
-            elif clock() > moved + patience:
-                return  # whoever does not read must not keep the others waiting
+        """Queue a frame, and wait until there is room for the next one, or until the deadline.
+
+        From then on frames are dropped for which there is no room: they would come too late, and memory is bounded.
+        """
+        clock = asyncio.get_running_loop().time
+        if clock() < deadline or self._room_left(round_):
+            for to in recipients:
+                if to in self.links:
+                    self.links[to].send(Message.FRAME, payload, round_)
+        while not self._room_left(round_) and clock() < deadline:  # noqa: ASYNC110  (time decides, too)
             await asyncio.sleep(0.01)
+
+    def _room_left(self, round_: RoundNo) -> bool:
+        """Whether another frame of this round can be made. Whoever does not read, or takes much longer over a large frame than
+        half of the others, does not keep them waiting: its own frame is all that it holds up.
+        """
+        now, links = asyncio.get_running_loop().time(), self.links.values()
+        usual = statistics.median([link.took for link in links if link.took] or [math.inf])
+        whole = max(STILL_SECONDS, SLOW * usual)
+        left = (link.outstanding(round_) for link in links if link.keeps_up(now, STILL_SECONDS, whole))
+        return sum(left) <= SENDING_AT_ONCE
 
     def cut_off(self, peer: NodeId) -> None:
         """End the conversation with a neighbour; whoever dials may begin another."""
@@ -197,7 +211,7 @@ class Transport:
     async def drain(self, patience: float) -> None:
         """Wait until what is queued has been handed to the network, for so many seconds at most."""
         deadline = asyncio.get_running_loop().time() + patience
-        while any(link.up and link.outstanding for link in self.links.values()):
+        while any(link.up and link.busy for link in self.links.values()):
             if asyncio.get_running_loop().time() > deadline:
                 return
             await asyncio.sleep(0.02)
@@ -274,7 +288,9 @@ class Transport:
 
             async def greet() -> None:
                 await call.write(bytes([Message.HELLO]) + self._hub.hello())
-                link.meet(await asyncio.wait_for(call.read(), HELLO_SECONDS))
+                async with asyncio.timeout(HELLO_SECONDS):
+                    first = await call.read()
+                link.meet(first)
 
             why = "no answer in time"
             try:
