@@ -17,8 +17,9 @@ from typing import Any, Protocol
 import grpc
 
 from cesar.errors import CesarError
-from cesar.peer import chunks
+from cesar.peer import chunks, spans
 from cesar.peer.chunks import Assembly, Message, Refusal
+from cesar.peer.spans import Work
 from cesar.types import Buffer, NodeId, RoundNo
 
 log = logging.getLogger("cesar.peer")
@@ -230,19 +231,22 @@ class Link:
             await self._send_one(stream, self._queue.popleft())
 
     async def _send_one(self, stream: Stream, parcel: _Parcel) -> None:
-        self._leaving = len(parcel.payload)
+        self._leaving, begun = len(parcel.payload), spans.begin()
         for message in chunks.written(parcel.kind, parcel.payload):
             await stream.write(message)
             self.delivered += 1
         self._leaving = 0
+        if parcel.kind is Message.FRAME:
+            spans.end(Work.SEND, begun)
 
     async def _listen(self, stream: Stream) -> None:
         coming: Assembly | None = None
-        inside = False
+        inside, begun = False, 0.0
         try:
             while (message := await stream.read()) is not grpc.aio.EOF:
                 kind, body = chunks.read(message)
                 if kind in chunks.LONG and coming is None:
+                    begun = spans.begin()
                     coming = Assembly(kind, body)
                     coming.check(await self._most(kind))
                     inside = await self._room.enter(coming.length)
@@ -258,6 +262,7 @@ class Link:
                     with _blamed():
                         self._take_short(kind, body)
                 if coming is not None and (payload := coming.whole) is not None:
+                    spans.end(Work.RECEIVE, begun)
                     with _blamed():
                         await self._take_long(coming.kind, payload)
                     coming = payload = None  # a frame can be large: nothing here may keep it
