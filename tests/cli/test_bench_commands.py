@@ -1,12 +1,18 @@
 """`cesar bench`: measurements that can be wrong, and bytes at the paper's settings."""
 
 import json
+from collections import Counter
+from xml.etree import ElementTree as ET
 
 import pytest
 
 from cesar.bench import floor
+from cesar.bench.timeline import COLOURS, draw
 from cesar.errors import ConfigError
+from cesar.peer.spans import Span, Work
 from support.commands import read, run
+
+SVG = "{http://www.w3.org/2000/svg}"
 
 
 class Counted:
@@ -96,10 +102,26 @@ def test_bytes_of_the_paper_settings(options, low, high):
     assert low <= read("bench", "bytes", *options)["ratio"] <= high
 
 
-def test_bench_peers():
-    done = run("bench", "peers", "--params", 50_000, "--rounds", 2, "--json")
+def test_bench_peers(tmp_path):
+    drawn = tmp_path / "round.svg"
+    done = run("bench", "peers", "--params", 50_000, "--rounds", 2, "--timeline", drawn, "--json")
     figures = json.loads(done.stdout)
     assert figures["shared"] == pytest.approx(0.3, abs=0.02)
     assert figures["bytes_per_peer"] == pytest.approx(3 * 4 * 0.3 * 50_000, rel=0.05)
     assert 0 < figures["transport_overhead"] < 0.5, "TLS and HTTP add something, and nothing is overlooked"
     assert figures["ratio"] > 1, "nobody is faster than the floor"
+    picture = ET.parse(drawn).getroot()
+    bars = Counter(bar.get("fill") for bar in picture.iter(f"{SVG}rect") if bar.get("fill-opacity"))
+    few = {work: bars[colour] for work, colour in COLOURS.items() if bars[colour] < 4}
+    assert not few, "each of four peers waits, announces, makes, sends, receives, adds and writes"
+    labels = {text.text for text in picture.iter(f"{SVG}text")}
+    assert {"peer 0", "peer 3", "milliseconds", *COLOURS} <= labels
+
+
+def test_what_happens_at_the_edges_of_a_timeline_is_cut_off():
+    spans = [Span(Work.MAKE, 0.0, 2.0), Span(Work.SEND, 5.0, 6.0), Span(Work.ADD, 3.0, 3.5)]
+    picture = ET.fromstring(draw([spans], 1.0, 5.0, "a < b"))
+    bars = [bar for bar in picture.iter(f"{SVG}rect") if bar.get("fill-opacity")]
+    assert [bar.get("fill") for bar in bars] == [COLOURS[Work.MAKE], COLOURS[Work.ADD]]
+    assert [float(bar.get("width")) for bar in bars] == pytest.approx([886 / 4, 886 / 8], abs=0.01)
+    assert picture.find(f"{SVG}title").text == "a < b"

@@ -1,15 +1,19 @@
-"""No frame can claim memory: what a node takes for one is a small multiple of its length and of the model."""
+"""No frame can claim memory: what a node takes for one is a small multiple of its length and of the model. And a round gives
+its memory back when it is closed.
+"""
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
+import weakref
 
 import numpy as np
 import pytest
 
 from cesar.topology import neighbourhoods
 from support.bench import ME, METHODS, SIZE, Bench, donors, header
-from support.harness import refused
+from support.harness import carry, refused
 
 MULTIPLE, FIXED = 6, 48 << 10
 """Bytes that may be taken for each byte of a frame and of the model, and beside that for objects of any round."""
@@ -52,3 +56,23 @@ def test_no_frame_can_claim_memory(name):
             node = bench.node(bench.before(kind))
             peak = peak_of(node, sender, payload)
             assert peak < MULTIPLE * (len(payload) + 4 * SIZE) + FIXED, (kind, len(payload), peak)
+
+
+@pytest.mark.parametrize("sends_all", [True, False])
+@pytest.mark.parametrize("name", METHODS)
+def test_a_closed_round_waits_for_no_garbage_collector(name, sends_all):
+    """It holds models, shares and keys; a peer begins the next round long before the collector comes by."""
+    case = Bench.of(name).case
+    nodes, outs = case.nodes(), []
+    gc.collect()
+    gc.disable()
+    try:
+        if sends_all:
+            outs = carry(case, nodes)
+        rounds = [weakref.ref(node._engine._round) for node in nodes.values()]
+        for node in nodes.values():
+            node.close()
+        del outs
+        assert [there() for there in rounds] == [None] * len(rounds)
+    finally:
+        gc.enable()

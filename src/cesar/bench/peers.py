@@ -28,12 +28,16 @@ import grpc
 import networkx as nx
 import numpy as np
 
+from cesar import files
 from cesar.bench.floor import keystream_seconds
+from cesar.bench.timeline import draw
 from cesar.errors import CesarError
+from cesar.peer import spans
 from cesar.peer.chunks import CHUNK
 from cesar.peer.folder import Network, Plan
 from cesar.peer.identity import Identity
 from cesar.peer.runtime import AsyncPeer
+from cesar.peer.spans import Span
 from cesar.peer.transport import OPTIONS, SERVICE, Handler
 from cesar.sim.machine import peak_rss_bytes
 from cesar.theory import required_alpha
@@ -78,6 +82,7 @@ class _Measured:
     sent: int
     carried: int | None
     peak: int
+    spans: list[Span]
 
 
 def bench_peers(
@@ -86,9 +91,14 @@ def bench_peers(
     *,
     share: float,
     rounds: int,
+    timeline: Path | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> PeersBenchmark:
-    """Time rounds among fully connected peers, each a process of its own."""
+    """Time rounds among fully connected peers, each a process of its own.
+
+    Args:
+        timeline: where to draw the round whose time is the median, or one beside it.
+    """
     graph = nx.complete_graph(peers)
     with TemporaryDirectory() as place:
         folder = Path(place) / "bench"
@@ -104,7 +114,7 @@ def bench_peers(
         Network.create(folder, plan, datetime.now(UTC))
         progress("throughput of mutual TLS on this machine")
         before = _throughput(folder)
-        results = _run_peers(folder, peers, size, rounds, progress)
+        results = _run_peers(folder, peers, size, rounds, timeline is not None, progress)
         progress("throughput once more")
         throughput = statistics.mean((before, _throughput(folder)))
     ends = [max(r.ends[k] for r in results) for k in range(rounds + 1)]
@@ -116,6 +126,10 @@ def bench_peers(
     seconds = float(np.median(per_round))
     carried = [r.carried / r.sent - 1 for r in results if r.carried is not None]
     peak = max(r.peak for r in results)
+    if timeline is not None:
+        chosen = int(np.argsort(per_round)[rounds // 2])
+        title = f"One round of {peers} peers, {size:,} parameters"
+        files.write(timeline, draw([r.spans for r in results], ends[chosen], ends[chosen + 1], title))
     return PeersBenchmark(
         round_seconds=seconds,
         rounds_per_second=1 / seconds,
@@ -158,12 +172,12 @@ def _free_ports(count: int) -> int:
 
 
 def _run_peers(
-    folder: Path, peers: int, size: int, rounds: int, progress: Callable[[str], None]
+    folder: Path, peers: int, size: int, rounds: int, drawn: bool, progress: Callable[[str], None]
 ) -> list[_Measured]:
     context = multiprocessing.get_context("spawn")
     pipes = [context.Pipe() for _ in range(peers)]
     workers = [
-        context.Process(target=_work, args=(folder / f"peer-{i}", size, rounds, theirs), daemon=True)
+        context.Process(target=_work, args=(folder / f"peer-{i}", size, rounds, drawn, theirs), daemon=True)
         for i, (_, theirs) in enumerate(pipes)
     ]
     for worker in workers:
@@ -188,11 +202,12 @@ def _run_peers(
     return results
 
 
-def _work(folder: Path, size: int, rounds: int, pipe: Connection) -> None:
-    asyncio.run(_peer(folder, size, rounds, pipe))
+def _work(folder: Path, size: int, rounds: int, drawn: bool, pipe: Connection) -> None:
+    asyncio.run(_peer(folder, size, rounds, drawn, pipe))
 
 
-async def _peer(folder: Path, size: int, rounds: int, pipe: Connection) -> None:
+async def _peer(folder: Path, size: int, rounds: int, drawn: bool, pipe: Connection) -> None:
+    kept = spans.keep() if drawn else []
     async with AsyncPeer.load(folder) as peer:
         await peer.start()
         vector = np.random.default_rng(peer.id).standard_normal(size, dtype=np.float32)
@@ -204,7 +219,7 @@ async def _peer(folder: Path, size: int, rounds: int, pipe: Connection) -> None:
             sent += report.total_bytes
         await peer.transport.drain(30)
         carried = bytes_carried()
-        pipe.send(_Measured(ends, report.shared, sent, carried, peak_rss_bytes()))
+        pipe.send(_Measured(ends, report.shared, sent, carried, peak_rss_bytes(), kept))
         await asyncio.to_thread(pipe.recv)  # a connection that ends takes its counters with it
 
 

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import partial
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -138,13 +139,16 @@ def bench_peers(
     params: Annotated[int, typer.Option(min=1, help="d, the number of parameters.")] = 1_000_000,
     share: Annotated[float, typer.Option(min=0.0, max=1.0, help="The fraction to share.")] = 0.30,
     rounds: Rounds = 5,
+    timeline: Annotated[
+        Path | None, typer.Option(help="An SVG file to draw one round to: which peer did what when.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Time real peers over mutual TLS on this machine, against the bytes and the keystream alone."""
     from cesar.bench.peers import bench_peers as measure  # noqa: PLC0415  (only this command needs gRPC)
 
     with notices.status("making a network") as status:
-        result = measure(peers, params, share=share, rounds=rounds, progress=status.update)
+        result = measure(peers, params, share=share, rounds=rounds, timeline=timeline, progress=status.update)
     show(
         f"{peers} peers, {params:,} parameters",
         asdict(result),

@@ -12,8 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
 from cesar.node import Node
+from cesar.peer import spans
+from cesar.peer.spans import Work
 from cesar.protocol import Event, Outbound
 from cesar.types import LastSum, NodeId
+from cesar.wire import Kind
 
 _T = TypeVar("_T")
 
@@ -44,16 +47,25 @@ class EngineThread:
             await self._made.wait()
         return self._node
 
-    async def call(self, job: Callable[[Node], _T]) -> _T:
-        """Run something on the thread, as soon as there is a node."""
+    async def call(self, job: Callable[[Node], _T], work: Work | None = None) -> _T:
+        """Run something on the thread, as soon as there is a node; `work` is what a picture of the round calls it."""
         node = await self.ready()
-        return await asyncio.get_running_loop().run_in_executor(self._thread, job, node)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, _timed, job, node, work)
 
     async def close(self) -> None:
         """Forget all secrets of the round and end the thread."""
         if self._node is not None:
             await self.call(Node.close)
         self._thread.shutdown()
+
+
+def _timed(job: Callable[[Node], _T], node: Node, work: Work | None) -> _T:
+    begun = spans.begin()
+    try:
+        return job(node)
+    finally:
+        if work is not None:
+            spans.end(work, begun)
 
 
 class Step(NamedTuple):
@@ -82,9 +94,12 @@ def advance(
         gone: neighbours whose frames are not worth waiting for.
         leaves: whether a frame can be sent to a neighbour at all.
     """
+    begun = spans.begin()
     while (deadline := node.next_deadline()) is not None and (node.awaiting <= gone or clock() >= deadline):
         node.tick(deadline)
     out = next(node.outbound(lambda to, _: leaves(to)), None)
+    if out is not None:
+        spans.end(Work.MAKE if out.frame.kind in (Kind.SHARE, Kind.PLAIN_SHARE) else Work.ANNOUNCE, begun)
     events = []
     while (event := node.next_event()) is not None:
         events.append(event)

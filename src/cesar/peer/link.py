@@ -18,8 +18,9 @@ from typing import Any, Protocol
 import grpc
 
 from cesar.errors import CesarError
-from cesar.peer import chunks
+from cesar.peer import chunks, spans
 from cesar.peer.chunks import Assembly, Message, Refusal
+from cesar.peer.spans import Work
 from cesar.types import Buffer, NodeId, RoundNo
 
 log = logging.getLogger("cesar.peer")
@@ -253,7 +254,7 @@ class Link:
             await self._send_one(stream, self._queue.popleft())
 
     async def _send_one(self, stream: Stream, parcel: _Parcel) -> None:
-        clock = asyncio.get_running_loop().time
+        clock, begun = asyncio.get_running_loop().time, spans.begin()
         self._leaving, self._began, self._moved = parcel, clock(), clock()
         for message in chunks.written(parcel.kind, parcel.payload):
             await stream.write(message)
@@ -261,14 +262,17 @@ class Link:
         if len(parcel.payload) > chunks.CHUNK:
             self.took = self._moved - self._began
         self._leaving = None
+        if parcel.kind is Message.FRAME:
+            spans.end(Work.SEND, begun)
 
     async def _listen(self, stream: Stream) -> None:
         coming: Assembly | None = None
-        inside = False
+        inside, begun = False, 0.0
         try:
             while (message := await stream.read()) is not grpc.aio.EOF:
                 kind, body = chunks.read(message)
                 if kind in chunks.LONG and coming is None:
+                    begun = spans.begin()
                     coming = Assembly(kind, body)
                     coming.check(await self._most(kind))
                     inside = await self._room.enter(coming.length)
@@ -284,6 +288,7 @@ class Link:
                     with _blamed():
                         self._take_short(kind, body)
                 if coming is not None and (payload := coming.whole) is not None:
+                    spans.end(Work.RECEIVE, begun)
                     with _blamed():
                         await self._take_long(coming.kind, payload)
                     coming = payload = None  # a frame can be large: nothing here may keep it

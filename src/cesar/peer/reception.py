@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from cesar.errors import Reason, RemoteProtocolError
+from cesar.peer import spans
 from cesar.peer.chunks import Message, Refusal
 from cesar.peer.engine import EngineThread
 from cesar.peer.link import Link
@@ -16,6 +17,7 @@ from cesar.peer.liveness import Liveness
 from cesar.peer.membership import Membership
 from cesar.peer.messages import Hello, Status
 from cesar.peer.pace import Pace
+from cesar.peer.spans import Work
 from cesar.peer.transcript import Transcript
 from cesar.types import Buffer, NodeId
 
@@ -76,11 +78,14 @@ class Reception:
 
     async def change(self, deadline: float) -> bool:
         """Wait until a neighbour has said something, come or gone; False if the time is over before that."""
+        begun = spans.begin()
         try:
             async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
                 await self._changed.wait()
         except TimeoutError:
             return False
+        finally:
+            spans.end(Work.WAIT, begun)
         self._changed.clear()
         return True
 
@@ -162,7 +167,7 @@ class Reception:
         if self._transcript is not None:
             self._transcript.received(peer, payload)
         try:
-            late = await self._engine.call(lambda node: node.receive(peer, payload))
+            late = await self._engine.call(lambda node: node.receive(peer, payload), Work.ADD)
         except RemoteProtocolError as error:
             count = self.refused(error)
             if error.reason is Reason.FAULT:

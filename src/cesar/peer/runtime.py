@@ -45,6 +45,7 @@ from cesar.peer.pace import Pace
 from cesar.peer.reception import Reception, rounds_since
 from cesar.peer.report import Report, Totals
 from cesar.peer.roster import Roster
+from cesar.peer.spans import Work
 from cesar.peer.state import StateFile
 from cesar.peer.task import Task, mode_of
 from cesar.peer.transcript import Transcript
@@ -330,7 +331,8 @@ class AsyncPeer(contextlib.AbstractAsyncContextManager["AsyncPeer"]):
                 out=out,
                 entropy=self._entropy(attempt),
                 deadlines=deadlines,
-            )
+            ),
+            Work.ANNOUNCE,
         )
         self._ended = None
         self.transport.forget_before(round_)

@@ -14,6 +14,8 @@ from pathlib import Path
 
 from cesar import files
 from cesar.errors import ConfigError, LocalProtocolError
+from cesar.peer import spans
+from cesar.peer.spans import Work
 from cesar.types import Entropy, LastSum, NodeId, RoundNo
 
 FILE = "state.json"
@@ -69,7 +71,7 @@ class StateFile:
             if value < getattr(self.state, name) and not (anew and name == "next_round"):
                 raise LocalProtocolError(f"{name} cannot go back from {getattr(self.state, name)} to {value}")
         state = replace(self.state, **fields)
-        files.write(self._path, json.dumps(asdict(state)), mode=0o600)
+        _write(self._path, asdict(state))
         self.state = state
 
     @property
@@ -78,7 +80,7 @@ class StateFile:
 
     def keep_sums(self, records: list[LastSum]) -> None:
         """Make durable which members were in the last sums, before anything of them leaves; see `Continuity`."""
-        files.write(self._sums, json.dumps(records), mode=0o600)
+        _write(self._sums, records)
 
     def sums(self) -> list[LastSum]:
         """What `keep_sums` has kept."""
@@ -104,6 +106,12 @@ class StateFile:
                 f"{self._path} is damaged; remove it to start over (masks are fresh either way), and make sure "
                 "that the roster beside it is the newest"
             ) from None
+
+
+def _write(path: Path, content: object) -> None:
+    begun = spans.begin()
+    files.write(path, json.dumps(content), mode=0o600)
+    spans.end(Work.DISK, begun)
 
 
 def lock(folder: Path) -> int:

@@ -227,8 +227,15 @@ class Engine:
         self._settle(now)
 
     def close(self) -> None:
-        """Forget the round and everything secret in it."""
+        """Forget the round and everything secret in it.
+
+        A round, its course and its frames hold one another. Left to the garbage collector, models of several rounds would
+        be in memory at once.
+        """
         self._inbox.finish()
+        if self._round is not None:
+            self._round.course.forget()
+            self._round.outbox.forget()
         self._round = self._own = None
 
     def _settle(self, now: float = -math.inf) -> None:

@@ -80,6 +80,10 @@ class Course:
             self._end_phase()
             self.advance()
 
+    def forget(self) -> None:
+        """The round is over: let go of the law, whose steps hold the round that holds this course."""
+        self._law, self.phase = {}, Phase.DONE
+
     def _end_phase(self) -> None:
         step = self._law[self.phase]
         self.phase = min((phase for phase in self._law if phase > self.phase), default=Phase.DONE)
@@ -108,6 +112,10 @@ class Outbox:
             if (out := make()) is not None:
                 return out
         return None
+
+    def forget(self) -> None:
+        """Make none of the frames that were not pulled."""
+        self._makers.clear()
 
 
 class Round(Protocol):
