@@ -12,6 +12,11 @@ import pytest
 import yaml
 
 import cesar
+from cesar.experiment import config, run
+from cesar.experiment.results import read_study
+from cesar.reproduce.document import write_document
+from cesar.reproduce.outcomes import read_all
+from cesar.reproduce.plots import draw
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -98,3 +103,23 @@ def test_the_table_in_the_picture_is_one_of_peers_at_work():
     picture = (DOCS / "network-up.svg").read_text(encoding="utf-8")
     assert len(re.findall(r"runs", picture)) == 8
     assert "font-face" not in picture  # nothing is fetched from elsewhere
+
+
+def test_the_plot_is_that_of_the_runs_in_the_repository():
+    drawn = draw([tool("headline").panel(read_study(DOCS / "results" / "settling"))])
+    assert drawn == (DOCS / "accuracy-bytes.svg").read_text(encoding="utf-8")
+
+
+def test_kept_runs_are_those_of_their_files():
+    """Who runs docs/results/NAME.toml gets what docs/results/NAME holds."""
+    files = sorted((DOCS / "results").glob("*.toml"))
+    assert len(files) >= 6
+    for file in files:
+        assert run.read(file.with_suffix("")) == config.load(file, ()), file.name
+
+
+def test_results_are_written_from_the_kept_runs(tmp_path):
+    write_document(read_all([DOCS / "results"]), tmp_path / "results.md")
+    assert (tmp_path / "results.md").read_text() == (DOCS / "results.md").read_text()
+    for path in (tmp_path / "results").glob("*.svg"):
+        assert path.read_bytes() == (DOCS / "results" / path.name).read_bytes()

@@ -10,6 +10,8 @@ from html import escape
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 620, 440, 62, 24, 44, 52
 LINE = 18
 """Pixels from one label to the next."""
+LETTER = 7.0
+"""About how wide a letter is."""
 COLOURS = ("#1a7f37", "#0550ae", "#8250df", "#bf3989", "#9a6700", "#0f766e", "#57606a", "#cf222e")
 PLAIN = "#8c959f"
 """Methods whose neighbours see models are grey."""
@@ -76,13 +78,13 @@ def _panel(panel: Panel) -> Iterator[str]:
         yield f'<text x="{place[0](value):.1f}" y="{TOP + tall + 19}" text-anchor="middle">{value:g}</text>'
     yield f'<text class="soft" x="{LEFT + wide / 2}" y="{HEIGHT - 8}" text-anchor="middle">{escape(panel.x)}</text>'
     yield f'<text class="soft" x="{WIDTH - RIGHT}" y="26" text-anchor="end">{escape(panel.y)}</text>'
-    ends = [(place[0](mark.x[-1]), place[1](mark.y[-1])) for mark in panel.marks]
-    for number, (mark, height) in enumerate(zip(panel.marks, _labels(ends), strict=True)):
-        colour = PLAIN if mark.plain else COLOURS[number % len(COLOURS)]
-        yield from _mark(mark, place, colour)
-        x = ends[number][0]
-        aside, anchor = (x - 11, "end") if x > WIDTH * 0.55 else (x + 11, "start")
-        yield f'<text x="{aside:.1f}" y="{height + 4:.1f}" text-anchor="{anchor}">{escape(mark.name)}</text>'
+    ends = [
+        (place[0](mark.x[-1]), place[1](mark.y[-1]) - (12 if len(mark.x) > 1 else 0)) for mark in panel.marks
+    ]  # not on the line
+    labels = _labels(ends, [mark.name for mark in panel.marks])
+    for number, (mark, (x, y, anchor)) in enumerate(zip(panel.marks, labels, strict=True)):
+        yield from _mark(mark, place, PLAIN if mark.plain else COLOURS[number % len(COLOURS)])
+        yield f'<text x="{x:.1f}" y="{y + 4:.1f}" text-anchor="{anchor}">{escape(mark.name)}</text>'
 
 
 def _mark(mark: Mark, place: tuple[Callable[[float], float], ...], colour: str) -> Iterator[str]:
@@ -120,12 +122,18 @@ def _scale(values: Sequence[float], *, log: bool = False) -> tuple[Callable[[flo
     return (lambda x: (x / step - first) / (last - first)), ticks
 
 
-def _labels(points: Sequence[tuple[float, float]]) -> list[float]:
-    """Heights of the labels: that of the point, or the next free line below the label above it on the same side."""
-    heights = [down for _, down in points]
-    for side in (True, False):
-        above = -math.inf
-        for k in sorted(range(len(points)), key=lambda k: points[k][1]):
-            if (points[k][0] > WIDTH * 0.55) is side:
-                heights[k] = above = max(heights[k], above + LINE)
-    return heights
+def _labels(points: Sequence[tuple[float, float]], names: Sequence[str]) -> list[tuple[float, float, str]]:
+    """(x, y, anchor) of each label: beside its point, or the next free line below."""
+    placed: list[tuple[float, float, float]] = []  # left, right, height
+    found = [(0.0, 0.0, "")] * len(points)
+    for k in sorted(range(len(points)), key=lambda k: points[k][1]):
+        x, y = points[k]
+        before, wide = x > WIDTH * 0.55, LETTER * len(names[k])
+        left = x - 11 - wide if before else x + 11
+        taken = sorted(height for a, b, height in placed if a < left + wide and left < b)
+        for height in taken:
+            if abs(height - y) < LINE:
+                y = height + LINE
+        placed.append((left, left + wide, y))
+        found[k] = (left + wide, y, "end") if before else (left, y, "start")
+    return found
