@@ -16,6 +16,7 @@ from cesar.cli.root import app
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PROMISE = re.compile(r"^ *print\(.*\)  # → (.*)$", re.MULTILINE)
+FUNCTION = re.compile(r"^ *def (test_\w+)\(", re.MULTILINE)
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -124,3 +125,12 @@ def test_the_picture_of_the_layers_is_up_to_date():
     picture = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(picture)
     assert picture.OUT.read_text(encoding="utf-8") == picture.draw(), "run tools/pictures/architecture.py"
+
+
+def test_every_test_that_the_threat_model_names_is_there():
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / "threat-model.md").read_text(encoding="utf-8")))
+    there = {
+        name for file in (ROOT / "tests").rglob("test_*.py") for name in FUNCTION.findall(file.read_text())
+    }
+    assert len(named) > 60
+    assert named <= there

@@ -13,8 +13,9 @@ import os
 import random
 import signal
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.process import BaseProcess
@@ -39,7 +40,7 @@ both = pytest.mark.parametrize("method", [METHOD, GROUPS], ids=["published", "gr
 ROUNDS = "floor = 1.0\nceiling = 5.0"
 
 MARGIN = 4.0
-"""Seconds that a machine with as many runnable processes as cores may add to a deadline; with more of them it adds more."""
+"""Seconds that a busy machine may add to a deadline, and one more for each process that waits for a core."""
 
 
 def digits() -> tuple[np.ndarray, np.ndarray]:
@@ -56,6 +57,35 @@ def parts(images, labels, count):
     )
 
 
+class Pulse:
+    """When the machine gave this process no time: then it gave none to the peers either, or somebody has stopped all of them."""
+
+    BEAT = 0.25
+
+    def __init__(self):
+        self.gaps: list[tuple[float, float]] = []
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread.start()
+
+    def _listen(self):
+        before = time.monotonic()
+        while not self._over.wait(self.BEAT):
+            now = time.monotonic()
+            if now > before + 2 * self.BEAT:
+                self.gaps.append((before, now))
+            before = now
+
+    def end(self):
+        self._over.set()
+        self._thread.join()
+
+
+def overlap(spans, note) -> float:
+    """How much of a round lies in these spans of time."""
+    return sum(max(0.0, min(end, note["end"]) - max(begin, note["begin"])) for begin, end in spans)
+
+
 @dataclass
 class Fleet:
     """Peers as processes, and what was done to them."""
@@ -69,6 +99,7 @@ class Fleet:
     kills: int = 0
     liars: tuple[int, ...] = ()
     step: Callable = worker.local_step
+    pulse: Pulse = field(default_factory=Pulse)
 
     def __post_init__(self):
         self.context = multiprocessing.get_context("forkserver")
@@ -180,29 +211,26 @@ class Fleet:
             if process.is_alive():
                 process.kill()
             process.join()
+        self.pulse.end()
 
     # ── what must hold afterwards ───────────────────────────────────────────────────────────────────────
 
-    def longest(self) -> float:
-        """Seconds of the longest round; none outlasts its deadline, but for the time that its peer was stopped."""
-        longest = 0.0
+    def rounds(self) -> Iterator[tuple[int, dict, float]]:
+        """All rounds of honest peers: who, what it noted, and how long it took, without the time that its peer was stopped."""
         for node in self.nodes:
+            stops = [(begin, end) for i, begin, end in self.stopped if i == node] + self.pulse.gaps
             for note in self.notes(node):
-                frozen = sum(
-                    max(0.0, min(end, note["end"]) - max(begin, note["begin"]))
-                    for i, begin, end in self.stopped
-                    if i == node
-                )
-                seconds = note["end"] - note["begin"] - frozen
-                assert seconds <= note["patience"] + MARGIN * max(1.0, note["load"]), (node, note)
-                longest = max(longest, seconds)
-        return longest
+                yield node, note, note["end"] - note["begin"] - overlap(stops, note)
+
+    def longest(self) -> float:
+        """Seconds of the longest round; none outlasts its deadline."""
+        for node, note, seconds in self.rounds():
+            assert seconds <= note["patience"] + MARGIN + note["load"], (node, note)
+        return max(seconds for *_, seconds in self.rounds())
 
     def latest(self) -> float:
         """By how many seconds a round went beyond its deadline, at most."""
-        return max(
-            note["end"] - note["begin"] - note["patience"] for i in self.nodes for note in self.notes(i)
-        )
+        return max(seconds - note["patience"] for _, note, seconds in self.rounds())
 
     def check_averages(self) -> tuple[int, int]:
         """Every average against the frames, and against the models of those who are in it; how many, and how many

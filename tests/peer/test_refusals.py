@@ -723,7 +723,7 @@ def test_a_large_frame_that_drips_does_not_keep_others_out(monkeypatch):
 
     async def attack():
         room = link.Room()
-        assert await room.enter(link.LARGE)
+        assert await room.enter(0, link.LARGE)
 
         loop, begin = asyncio.get_running_loop(), asyncio.get_running_loop().time()
 
@@ -733,8 +733,15 @@ def test_a_large_frame_that_drips_does_not_keep_others_out(monkeypatch):
             next_drop = loop.call_later(0.02, drip)
 
         next_drop = loop.call_soon(drip)
-        assert await asyncio.wait_for(room.enter(link.LARGE), 20)
+        assert await asyncio.wait_for(room.enter(1, link.LARGE), 20)
         assert loop.time() - begin >= link.PLACE_SECONDS
+        room.leave(1)
+        monkeypatch.setattr(link, "PLACE_SECONDS", 3600.0)  # from now on nobody waits for it
+        assert await asyncio.wait_for(room.enter(1, link.LARGE), 20)
+        room.leave(1)
+        room.leave(0)
+        assert await asyncio.wait_for(room.enter(0, link.LARGE), 20)
+        assert await asyncio.wait_for(room.enter(1, link.LARGE), 20)
         next_drop.cancel()
 
     on_loop(attack())

@@ -27,7 +27,7 @@ log = logging.getLogger("cesar.peer")
 
 HELLO_LIMIT = 64 << 10
 LARGE = 8 << 20
-STALLED_SECONDS, PLACE_SECONDS = 2.0, 20.0
+STALLED_SECONDS, PLACE_SECONDS, SLOW_SECONDS = 2.0, 20.0, 600.0
 
 
 class Hub(Protocol):
@@ -75,10 +75,13 @@ class _Parcel:
 
 
 class Room:
-    """Lets one large frame come in at a time; whoever stops in the middle, or dawdles, does not keep the others out."""
+    """Lets one large frame come in at a time. Whoever stops in the middle, or dawdles, does not keep the others out; nobody
+    waits for one that has dawdled lately.
+    """
 
     def __init__(self) -> None:
-        self._inside = 0
+        self._inside: set[NodeId] = set()
+        self._slow: dict[NodeId, float] = {}  # until when
         self._left = asyncio.Event()
         self._pulse = 0
 
@@ -86,24 +89,27 @@ class Room:
         """Some bytes of a large frame have come."""
         self._pulse += 1
 
-    async def enter(self, length: int) -> bool:
+    async def enter(self, peer: NodeId, length: int) -> bool:
         """Wait for a place for so many bytes; whether one was taken, to be given back with `leave`."""
         if length < LARGE:
             return False
-        end = asyncio.get_running_loop().time() + PLACE_SECONDS
-        while self._inside and asyncio.get_running_loop().time() < end:
+        clock = asyncio.get_running_loop().time
+        end = clock() + PLACE_SECONDS
+        while waited_for := {other for other in self._inside if self._slow.get(other, 0.0) < clock()}:
             pulse = self._pulse
             self._left.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(STALLED_SECONDS):
+                async with asyncio.timeout(min(STALLED_SECONDS, end - clock())):
                     await self._left.wait()
+            if clock() >= end:
+                self._slow |= dict.fromkeys(waited_for & self._inside, clock() + SLOW_SECONDS)
             if self._pulse == pulse:
                 break
-        self._inside += 1
+        self._inside.add(peer)
         return True
 
-    def leave(self) -> None:
-        self._inside -= 1
+    def leave(self, peer: NodeId) -> None:
+        self._inside.discard(peer)
         self._left.set()
 
 
@@ -275,7 +281,7 @@ class Link:
                     begun = spans.begin()
                     coming = Assembly(kind, body)
                     coming.check(await self._most(kind))
-                    inside = await self._room.enter(coming.length)
+                    inside = await self._room.enter(self.peer, coming.length)
                     coming.begin()
                 elif kind is Message.MORE and coming is not None:
                     coming.add(body)
@@ -294,10 +300,10 @@ class Link:
                     coming = payload = None  # a frame can be large: nothing here may keep it
                     if inside:
                         inside = False
-                        self._room.leave()
+                        self._room.leave(self.peer)
         finally:
             if inside:
-                self._room.leave()
+                self._room.leave(self.peer)
 
     async def _most(self, kind: Message) -> int:
         return self._hub.largest_roster() if kind is Message.ROSTER else await self._hub.largest_frame()
