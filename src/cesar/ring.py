@@ -239,11 +239,9 @@ def seal(
         members = kept[w]
         base, start = np.uint64(64 * w), np.uint64(64 * (first + w))
         if dither == ZERO and start + np.uint64(64) <= edge and popcount(members) >= DENSE:
-            for t in range(np.uint64(64)):
-                number = np.int32(
-                    np.floor(np.float64(vector[start + t]) * scale + 0.5)
-                )  # it fits: see `Scale` above
-                block[t] = masks[base + t] + np.uint32(number)
+            for i in range(np.uint64(64)):  # `Scale` above says why 32 bits suffice
+                number = np.int32(np.floor(np.float64(vector[start + i]) * scale + 0.5))
+                block[i] = masks[base + i] + np.uint32(number)
             while members != ZERO:
                 out[k] = block[lowest_bit(members)]
                 k += ONE
