@@ -98,7 +98,7 @@ class Node:
         continuity: Continuity | None = None,
         scale_bits: int | None = None,
     ) -> None:
-        self.id = node
+        self.id, self.size = node, size
         self._method = method
         self._engine = Engine(
             node,

@@ -37,7 +37,7 @@ from operator import le
 import numpy as np
 from numpy.typing import NDArray
 
-from cesar.bits import FULL, ONE, ZERO, jit, lowest_bit
+from cesar.bits import FULL, ONE, ZERO, jit, lowest_bit, popcount
 from cesar.errors import DataError, PrivacyError
 from cesar.types import BitWords, ByteArray, RingWords, Vector
 
@@ -207,6 +207,10 @@ def _tensor_of(edges: NDArray[np.int64], position: int) -> int:
     return tensor
 
 
+DENSE = np.uint64(12)
+"""Of 64 positions so many must be kept for it to pay to round all 64 at once."""
+
+
 @jit
 def seal(
     masks: RingWords,
@@ -228,17 +232,27 @@ def seal(
     Returns how many there were.
     """
     k = ZERO
-    tensor = 0
     edge = ZERO
+    scale = 0.0
+    block = np.empty(64, dtype=np.uint32)
     for w in range(len(kept)):
         members = kept[w]
         base, start = np.uint64(64 * w), np.uint64(64 * (first + w))
+        if dither == ZERO and start + np.uint64(64) <= edge and popcount(members) >= DENSE:
+            for i in range(np.uint64(64)):  # `Scale` above says why 32 bits suffice
+                number = np.int32(np.floor(np.float64(vector[start + i]) * scale + 0.5))
+                block[i] = masks[base + i] + np.uint32(number)
+            while members != ZERO:
+                out[k] = block[lowest_bit(members)]
+                k += ONE
+                members &= members - ONE
+            continue
         while members != ZERO:
             t = lowest_bit(members)
             if start + t >= edge:
                 tensor = _tensor_of(edges, int(start + t))
-                edge = np.uint64(edges[tensor])
-            out[k] = masks[base + t] + _rounded(vector[start + t], scales[tensor], dither, start + t)
+                edge, scale = np.uint64(edges[tensor]), scales[tensor]
+            out[k] = masks[base + t] + _rounded(vector[start + t], scale, dither, start + t)
             k += ONE
             members &= members - ONE
     return int(k)

@@ -326,6 +326,25 @@ def test_each_tensor_has_the_resolution_of_its_own_size(sizes, width, seed):
         assert (np.abs(got.view(np.float32) - expected) <= slack).all()
 
 
+@relaxed
+@given(st.lists(st.integers(1, 400), min_size=1, max_size=4), st.integers(0, 2**32))
+def test_words_of_many_and_of_few_positions_are_sealed_alike(sizes, seed):
+    """Where much is kept all 64 positions of a word are rounded at once; elsewhere, and at edges, one by one."""
+    chance, edges = np.random.default_rng(seed), np.cumsum(sizes, dtype=np.int64)
+    size = int(edges[-1])
+    flags = chance.random(size) < np.repeat(chance.choice([0.0, 0.1, 0.3, 1.0], -(-size // 64)), 64)[:size]
+    kept, masks = (
+        bits.from_bools(flags),
+        chance.integers(0, 2**32, 64 * bits.words_for(size), dtype=np.uint32),
+    )
+    model = chance.standard_normal(size, dtype=np.float32)
+    grid = ring.binary_grid(32, edges, chance.integers(2, 9, len(sizes)).tolist(), 3)
+    words = np.zeros(flags.sum(), dtype=np.uint32)
+    assert ring.seal(masks, model, kept, 0, edges, grid.scales, np.uint64(0), words) == len(words)
+    numbers = np.floor(model.astype(np.float64) * np.repeat(grid.scales, sizes) + 0.5).astype(np.int64)
+    assert np.array_equal(words, (masks[:size] + numbers.astype(np.uint32))[flags])
+
+
 # ── groups: rounding comes after the masks ──────────────────────────────────────────────────────────────
 
 

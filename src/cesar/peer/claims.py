@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from cryptography import x509
@@ -152,6 +153,7 @@ def read_certificate(pem: bytes, what: str = "the certificate") -> x509.Certific
     return certificate
 
 
+@lru_cache(maxsize=64)  # a peer asks in every round, and a signature takes longer than a small model
 def read_authority(pem: bytes) -> x509.Certificate:
     """The certificate that a peer trusts: a P-256 authority that signed itself."""
     certificate = read_certificate(pem, "the authority's certificate")

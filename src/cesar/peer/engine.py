@@ -1,7 +1,7 @@
 """The node of a peer, and the one thread that touches it.
 
 Links live on the event loop. Everything that touches the engine runs here, one call at a time; a link reads on when
-its frame has been taken in, so a neighbour cannot flood this peer.
+its frame has been taken in, so a neighbour cannot flood this peer. The node of a small model shares the thread of the loop.
 """
 
 from __future__ import annotations
@@ -19,6 +19,11 @@ from cesar.types import LastSum, NodeId
 from cesar.wire import Kind
 
 _T = TypeVar("_T")
+
+LIGHT = 1 << 20
+"""Nodes of models with no more parameters work on the event loop: none of their jobs takes much longer than the 5 ms that threads
+keep the interpreter for, and every way to another thread and back costs two switches and a wait.
+"""
 
 
 class EngineThread:
@@ -50,7 +55,12 @@ class EngineThread:
     async def call(self, job: Callable[[Node], _T], work: Work | None = None) -> _T:
         """Run something on the thread, as soon as there is a node; `work` is what a picture of the round calls it."""
         node = await self.ready()
-        return await asyncio.get_running_loop().run_in_executor(self._thread, _timed, job, node, work)
+        if node.size > LIGHT:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, _timed, job, node, work)
+        try:
+            return _timed(job, node, work)
+        finally:
+            await asyncio.sleep(0)  # links have their turn between two jobs
 
     async def close(self) -> None:
         """Forget all secrets of the round and end the thread."""
