@@ -11,7 +11,7 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from cesar import bits, memory
+from cesar import bits, memory, ring
 from cesar.crypto.keys import SEED_BYTES, RoundId, hkdf_expand_block
 from cesar.crypto.subsample import KEPT, KEPT_SIZE, expand_seed
 from cesar.errors import ConfigError, DataError, EncodingError
@@ -62,10 +62,11 @@ class TopK:
         return max(1, round(self.alpha * size))
 
     def select(self, vector: Vector, reference: Vector | None, entropy: Entropy) -> IndexSet:
-        with np.errstate(over="ignore"):
-            change = np.abs(vector if reference is None else vector - reference)
-        if reference is not None and not np.isfinite(reference).all():
+        if reference is not None and not ring.is_finite(reference):
             raise DataError("the reference holds NaN or infinity; pass the model as it was before training")
+        with np.errstate(over="ignore"):
+            change = vector.copy() if reference is None else vector - reference
+        np.abs(change, out=change)
         wanted = self.count(len(vector))
         words = np.empty(bits.words_for(len(vector)), dtype=np.uint64)
         bits.largest(change.view(np.int32), wanted, words)  # non-negative floats sort as integers
@@ -87,7 +88,7 @@ class RandomSubsampling:
 
     def in_turns(
         self, receiver: NodeId, attempt: RoundId, size: int, groups: int
-    ) -> Callable[[int], BitWords]:
+    ) -> Callable[[int], IndexSet]:
         """What the fixed groups of a receiver send it in this round: number of a group → its positions.
 
         At every position α of the groups are active: w = α·g, so ⌊w⌋ of them and, with the probability of what is
@@ -136,7 +137,7 @@ class CoordinatedSubsampling:
 
 def _draw_turn(
     alpha: float, receiver: NodeId, attempt: RoundId, size: int, groups: int, number: int
-) -> BitWords:
+) -> IndexSet:
     whole = int(alpha * groups)
     rate = alpha * groups - whole
     extra = np.empty(0, dtype=np.uint64)
@@ -146,7 +147,7 @@ def _draw_turn(
     words: BitWords = memory.empty(bits.words_for(size), np.uint64)
     bits.take_turns(extra, (number - attempt.round_) % groups, groups, whole, words)
     bits.clear_tail(words, size)
-    return words
+    return IndexSet.of_words(words, size)
 
 
 _draw_and_keep_turn = lru_cache(maxsize=KEPT)(_draw_turn)
