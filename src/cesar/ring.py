@@ -461,8 +461,8 @@ def pack(words: RingWords, bits: int, out: ByteArray) -> None:
 
 def unpack(data: ByteArray, bits: int, count: int) -> RingWords:
     """The inverse of `pack`; at 32 bits it looks at the data without a copy where it can."""
-    if bits == 32 and data.ctypes.data % 4 == 0:
-        return data.view("<u4").astype(np.uint32, copy=False)
+    if bits == 32 and (seen := data.view("<u4")).flags.aligned:
+        return seen.astype(np.uint32, copy=False)
     words = np.empty(count, dtype=np.uint32)
     if bits == 32:
         words.view(np.uint8)[:] = data

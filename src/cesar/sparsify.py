@@ -6,7 +6,6 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -94,7 +93,7 @@ class RandomSubsampling:
         At every position α of the groups are active: w = α·g, so ⌊w⌋ of them and, with the probability of what is
         left, one more. They take turns, by position and by round. Everybody knows all of it without a word.
         """
-        draw = _draw_and_keep_turn if size <= KEPT_SIZE else _draw_turn
+        draw = _turns.draw if size <= KEPT_SIZE else _draw_turn
         return lambda number: draw(self.alpha, receiver, attempt, size, groups, number)
 
 
@@ -150,8 +149,28 @@ def _draw_turn(
     return IndexSet.of_words(words, size)
 
 
-_draw_and_keep_turn = lru_cache(maxsize=KEPT)(_draw_turn)
-"""The receiver and all members of a group draw the same, in a simulation in one process; not to be written to."""
+class _Turns:
+    """What was drawn for groups in the latest round: a receiver and all members of its groups draw the same, in a
+    simulation in one process. Not to be written to.
+    """
+
+    def __init__(self) -> None:
+        self._round: tuple[RoundId | None, dict[tuple[float, NodeId, int, int, int], IndexSet]] = (None, {})
+
+    def draw(
+        self, alpha: float, receiver: NodeId, attempt: RoundId, size: int, groups: int, number: int
+    ) -> IndexSet:
+        """As `_draw_turn`, from memory if it can be."""
+        of, kept = self._round
+        if of != attempt or len(kept) >= 4 * KEPT:
+            of, kept = self._round = attempt, {}
+        key = (alpha, receiver, size, groups, number)
+        if key not in kept:
+            kept[key] = _draw_turn(alpha, receiver, attempt, size, groups, number)
+        return kept[key]
+
+
+_turns = _Turns()
 
 
 AnySparsifier = Sparsifier | CoordinatedSubsampling

@@ -88,7 +88,13 @@ class Frame(NamedTuple):
 
 
 def read_header(payload: Buffer) -> tuple[Header, memoryview]:
-    """Split a frame into its header and its body.
+    """Split a frame into its header and its body; raises as `open_frame`."""
+    kind, round_, sender, session, body = open_frame(payload)
+    return Header(kind, RoundId(session, round_), sender), body
+
+
+def open_frame(payload: Buffer) -> tuple[Kind, RoundNo, NodeId, bytes, memoryview]:
+    """Kind, round, sender, session and body of a frame.
 
     Raises:
         EncodingError: too short, another magic or an unknown kind.
@@ -108,7 +114,7 @@ def read_header(payload: Buffer) -> tuple[Header, memoryview]:
     known = _KINDS.get(kind)
     if known is None:
         raise EncodingError(f"there is no frame kind {kind}")
-    return Header(known, RoundId(session, RoundNo(round_)), NodeId(sender)), view[HEADER_BYTES:]
+    return known, round_, sender, session, view[HEADER_BYTES:]
 
 
 class VersionError(EncodingError):

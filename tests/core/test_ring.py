@@ -343,9 +343,7 @@ def sealed_wide(values, grid, masks):
     parts = np.random.default_rng(len(values)).integers(0, 2**64, (3, len(values)), dtype=np.uint64)
     signs = np.array([1, 2**64 - 1, 1, 1], dtype=np.uint64)
     rows = np.vstack([parts, masks - parts[0] + parts[1] - parts[2]])
-    count = ring.seal_group(
-        rows, signs, values, kept, 0, len(kept), grid.edges, grid.scales, grid.bits, out
-    )
+    count = ring.seal_group(rows, signs, values, kept, 0, len(kept), grid.edges, grid.scales, grid.bits, out)
     assert count == len(values)
     return out
 

@@ -83,7 +83,7 @@ def _read_patterns(
     data: ByteArray, classes: ByteArray, codes: NDArray[np.uint16], size: int, words: BitWords
 ) -> int:
     """Returns how many bits were read, or −1 if there is no such density class. Behind the data there are zeros."""
-    window, filled, k, used = ZERO, ZERO, 0, 0
+    window, filled, k, used = ZERO, ZERO, 0, np.int64(0)
     mask = np.uint64((1 << LONGEST_PATTERN) - 1)
     for block in range(len(classes)):
         if not 0 < classes[block] < CLASSES:
@@ -104,7 +104,7 @@ def _read_patterns(
                 filled -= length
                 used += np.int64(length)
             words[w] = word
-    return used
+    return int(used)
 
 
 def encode(indices: IndexSet, classes: ByteArray | None = None) -> bytes:

@@ -168,15 +168,15 @@ class Engine:
         Raises:
             RemoteProtocolError: the frame is refused and nothing has changed.
         """
-        header, body = self._inbox.admit(sender, payload)
-        late = header.attempt.round_ if self._inbox.is_over(header.attempt.round_) else None
+        kind, round_, body = self._inbox.admit(sender, payload)
+        late = round_ if self._inbox.is_over(round_) else None
         if body is not None and self._round is not None:
             try:
-                self._round.handle(sender, header.kind, body)
+                self._round.handle(sender, kind, body)
             except RemoteProtocolError:
                 raise
             except Exception as error:
-                raise RemoteProtocolError.fault(sender, error, header.attempt.round_) from error
+                raise RemoteProtocolError.fault(sender, error, round_) from error
             self._settle()
         return late
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -54,6 +55,7 @@ class Sum:
 
     members: Group  # those in the sum: the whole group
     positions: IndexSet
+    digest: bytes
     terms: bytes
     total: RingWords | None = field(default=None, repr=False)
     checks: dict[NodeId, dict[NodeId, bytes]] = field(default_factory=dict)
@@ -74,14 +76,21 @@ class Sum:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(NamedTuple):
     """What this node is to send one receiver."""
 
     exponents: tuple[int, ...]
     members: Group
     tokens: dict[NodeId, Token]
     positions: IndexSet
+
+
+class Place(NamedTuple):
+    """Which of a receiver's groups a node is in: its number, its members, and those of them that are others."""
+
+    number: int
+    group: Group
+    partners: Group
 
 
 def groups_of(receiver: NodeId, context: Context) -> tuple[Group, ...]:
@@ -102,6 +111,13 @@ def _check_groups(receiver: NodeId, found: tuple[Group, ...], view: Group, masks
         raise LocalProtocolError(f"the groups of node {receiver} are those of another graph")
     if any(len(group) <= masks for group in found):
         raise PrivacyError(f"a group of node {receiver} has fewer than {masks + 1} members; nothing was sent")
+
+
+@lru_cache(maxsize=4096)
+def place_of(node: NodeId, found: tuple[Group, ...]) -> Place:
+    """A node's place among a receiver's groups, which stay from round to round."""
+    number, group = next((k, group) for k, group in enumerate(found) if node in group)
+    return Place(number, group, tuple(other for other in group if other != node))
 
 
 def terms_of(exponents: tuple[int, ...], members: Group, view: Group) -> bytes:
@@ -197,7 +213,8 @@ class GroupedRound:
                 self._continuity.note(me, group, members, round_)
                 positions = drawn(number) if drawn is not None else self._union(members)
                 terms = terms_of(self._exponents, members, self._hood.view)
-                self._sums.update(dict.fromkeys(members, Sum(members, positions, terms)))
+                sum_ = Sum(members, positions, positions.digest, terms)
+                self._sums.update(dict.fromkeys(members, sum_))
         for j in self._hood.view:
             if j in present:
                 self.outbox.add(partial(self._make_terms, j), j)
@@ -248,29 +265,25 @@ class GroupedRound:
             return
         if sender in self._told:
             raise self._context.refusal(sender, Reason.DUPLICATE, "it has told its terms already")
-        number, group = next(
-            (k, group) for k, group in enumerate(self._groups[sender]) if self._context.me in group
-        )
-        partners = [node for node in group if node != self._context.me]
-        message = GroupTerms.decode(body, self._hood.views[sender], partners, len(self._context.edges))
-        present = frozenset(message.present)
-        if self._context.me not in present:
+        place = place_of(self._context.me, self._groups[sender])
+        message = GroupTerms.decode(body, self._hood.views[sender], place.partners, len(self._context.edges))
+        if self._context.me not in message.present:
             raise self._context.refusal(
                 sender, Reason.UNEXPECTED, "it tells its terms to a node that it calls absent"
             )
-        task = self._read_terms(sender, number, group, message)
+        task = self._read_terms(sender, place, message)
         if task is not None:
-            self._continuity.note(sender, group, task.members, self._context.attempt.round_)
+            self._continuity.note(sender, place.group, task.members, self._context.attempt.round_)
         self._told[sender] = task
 
-    def _read_terms(self, sender: NodeId, number: int, group: Group, message: GroupTerms) -> Task | None:
+    def _read_terms(self, sender: NodeId, place: Place, message: GroupTerms) -> Task | None:
         """What the terms ask of this node; None if its group is silent, or has to stay so for some rounds."""
         present = frozenset(message.present)
         if not message.tokens:
             if len(message.others):
                 raise EncodingError("positions for a group that is silent")
             return None
-        heard = [node for node in group if node in present and node != self._context.me]
+        heard = [node for node in place.partners if node in present]
         if len(message.tokens) != len(heard):
             raise EncodingError(f"{len(message.tokens)} tokens instead of {len(heard)}")
         if not ring.fits(self._own.exponents, message.exponents):
@@ -281,13 +294,15 @@ class GroupedRound:
             assert own is not None
             assert others is not None
             rest = decode(message.others, others.count)
-            positions = IndexSet(own.words | rest.spread_over(others).words, self._size, own.count + rest.count)
+            positions = IndexSet(
+                own.words | rest.spread_over(others).words, self._size, own.count + rest.count
+            )
         elif len(message.others):
             raise EncodingError("positions follow from the receiver here; none may be sent")
         else:
-            positions = drawn(number)
+            positions = drawn(place.number)
         members = self._continuity.taking_part(
-            sender, group, present, self._context.attempt.round_, self._method
+            sender, place.group, present, self._context.attempt.round_, self._method
         )
         if not members:
             return None
@@ -344,7 +359,7 @@ class GroupedRound:
         if (*sorted((*share.partners, sender)),) != sum_.members:
             raise self._context.refusal(sender, Reason.UNEXPECTED, "it carries the masks of another group")
         partners = {j: self._announced[j].token for j in share.partners}
-        if share.facts != share_facts(self._announced[sender].token, sum_.terms, partners, sum_.positions.digest):
+        if share.facts != share_facts(self._announced[sender].token, sum_.terms, partners, sum_.digest):
             raise self._context.refusal(sender, Reason.STALE_ATTEMPT, "it rests on other announcements")
         words = read_values(share.values, sum_.positions.count, self._method.ring_bits)
         sum_.add(sender, dict(zip(share.partners, share.checks, strict=True)), words)

@@ -269,12 +269,8 @@ class Wires:
 
     def _reached(self, sender: NodeId, out: Outbound) -> tuple[NodeId, ...]:
         """The nodes here that a frame gets to."""
-        arrives = self._arrives
-        return tuple(
-            to
-            for to in out.recipients
-            if to in self._nodes and (arrives is None or arrives(sender, to, out.frame))
-        )
+        arrives, here = self._arrives, tuple(filter(self._nodes.__contains__, out.recipients))
+        return here if arrives is None else tuple(to for to in here if arrives(sender, to, out.frame))
 
     def _deliver(self, letters: Iterable[Letter]) -> None:
         with self._lock:
