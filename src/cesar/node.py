@@ -7,7 +7,6 @@ direction, and bytes are counted there and nowhere else, as `len(payload)`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -48,7 +47,7 @@ def drawn_towards(method: Method, receiver: NodeId, attempt: RoundId, size: int)
         return IndexSet.full(size)
     count = len(method.groups[receiver])
     drawn = chosen.in_turns(receiver, attempt, size, count)
-    return IndexSet.of_words(np.bitwise_or.reduce([drawn(k) for k in range(count)]), size)
+    return IndexSet.of_words(np.bitwise_or.reduce([drawn(k).words for k in range(count)]), size)
 
 
 Leaves = Callable[[NodeId, Frame], bool]
@@ -65,9 +64,11 @@ class Ledger:
     def record(self, out: Outbound) -> None:
         """Count a frame once for each recipient."""
         copies, frame = len(out.recipients), out.frame
-        assert sum(frame.sections.values()) == len(frame.payload), "every byte has one category"
+        left = len(frame.payload)
         for category, count in frame.sections.items():
             self.sent[category] += copies * count
+            left -= count
+        assert left == 0, "every byte has one category"
         if frame.kind in (Kind.SHARE, Kind.PLAIN_SHARE):
             self.shares += copies
             self.parameters += copies * frame.parameters
@@ -183,7 +184,7 @@ class Node:
         for made in self._engine.outbound():
             out = made
             if leaves is not None:
-                out = replace(made, recipients=tuple(to for to in made.recipients if leaves(to, made.frame)))
+                out = made._replace(recipients=tuple(to for to in made.recipients if leaves(to, made.frame)))
             self.ledger.record(out)
             self._remember(out)
             yield out

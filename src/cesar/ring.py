@@ -31,7 +31,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
 from operator import le
 
 import numpy as np
@@ -59,19 +58,39 @@ def exponents_of(vector: Vector, edges: NDArray[np.int64]) -> tuple[int, ...]:
     Raises:
         DataError: the vector holds NaN or infinity; nothing of it may be sent.
     """
+    largest = np.empty(len(edges), dtype=np.uint32)
+    _largest_of(vector.view(np.uint32), edges, largest)
     found = []
-    for start, end in pairwise((0, *edges.tolist())):
-        tensor = vector[start:end]
-        largest = float(max(tensor.max(), -tensor.min())) if end > start else 0.0
-        if not math.isfinite(largest):
+    for size in largest.view(np.float32).tolist():
+        if not math.isfinite(size):
             bad = np.flatnonzero(~np.isfinite(vector))
             raise DataError(
                 f"the model holds {len(bad)} value(s) that are NaN or infinite, the first at position "
                 f"{bad[0]}; nothing was sent. Lower the learning rate or restore an earlier model."
             )
-        mantissa, exponent = math.frexp(largest)  # largest = mantissa · 2^exponent, 0.5 ≤ mantissa < 1
-        found.append(max(exponent - (mantissa == 0.5), LOWEST_EXPONENT) if largest else LOWEST_EXPONENT)
+        mantissa, exponent = math.frexp(size)  # size = mantissa · 2^exponent, 0.5 ≤ mantissa < 1
+        found.append(max(exponent - (mantissa == 0.5), LOWEST_EXPONENT) if size else LOWEST_EXPONENT)
     return tuple(found)
+
+
+@jit
+def _largest_of(patterns: RingWords, edges: NDArray[np.int64], out: RingWords) -> None:
+    """The largest magnitude of each tensor, as the bits of a float32: without their signs, floats sort as integers, and
+    NaN comes last.
+    """
+    start = np.uint64(0)
+    for tensor in range(len(edges)):
+        end, largest = np.uint64(edges[tensor]), np.uint32(0)
+        for p in range(start, end):
+            largest = max(largest, patterns[p] & np.uint32(0x7FFFFFFF))
+        out[tensor], start = largest, end
+
+
+def is_finite(vector: Vector) -> bool:
+    """Whether no value is NaN or infinite."""
+    largest = np.empty(1, dtype=np.uint32)
+    _largest_of(vector.view(np.uint32), np.array([len(vector)]), largest)
+    return bool(np.isfinite(largest.view(np.float32)[0]))
 
 
 def largest_exponents(announced: Sequence[tuple[int, ...]], own: tuple[int, ...]) -> tuple[int, ...]:
@@ -258,37 +277,62 @@ def seal(
     return int(k)
 
 
+_TILE = 16
+"""Words of a bitmap whose values are worked on together: they stay in the first-level cache."""
+
+
 @jit
 def seal_group(
     masks: NDArray[np.uint64],
+    signs: NDArray[np.uint64],
     vector: Vector,
     kept: BitWords,
     first: int,
+    last: int,
     edges: NDArray[np.int64],
     scales: NDArray[np.float64],
     bits: int,
     out: RingWords,
 ) -> int:
-    """Like `seal` for a fixed group: masks are one 64-bit word per *kept* position, and rounding comes last."""
-    k = ZERO
+    """Like `seal` for a fixed group: each row of `masks` has one 64-bit word per *kept* position, and rounding comes last.
+
+    Values are first gathered, bit by bit; all that is computed with them then runs on many at once.
+
+    Args:
+        signs: 1 for each mask that is added, 2^64 − 1 for one that is subtracted.
+        kept: all positions, of which these are words `first` to `last`.
+    """
     tensor = 0
     edge = ZERO
     scale = 0.0
     shift = np.uint64(64 - bits)
     half = ONE << (shift - ONE)
-    for w in range(len(kept)):
-        members = kept[w]
-        start = np.uint64(64 * (first + w))
-        while members != ZERO:
-            p = start + lowest_bit(members)
-            if p >= edge:
-                tensor = _tensor_of(edges, int(p))
-                edge = np.uint64(edges[tensor])
-                scale = scales[tensor] * 2.0 ** (64 - bits)
-            fine = np.uint64(np.int64(np.floor(np.float64(vector[p]) * scale + 0.5)))
-            out[k] = np.uint32((masks[k] + fine + half) >> shift)
-            k += ONE
-            members &= members - ONE
+    values = np.empty(64 * _TILE, dtype=np.float64)
+    sums = np.empty(64 * _TILE, dtype=np.uint64)
+    k = ZERO
+    for tile in range(first, last, _TILE):
+        count = ZERO
+        for w in range(tile, min(tile + _TILE, last)):
+            members = kept[w]
+            start = np.uint64(64 * w)
+            while members != ZERO:
+                p = start + lowest_bit(members)
+                if p >= edge:
+                    tensor = _tensor_of(edges, int(p))
+                    edge = np.uint64(edges[tensor])
+                    scale = scales[tensor] * 2.0 ** (64 - bits)
+                values[count] = np.float64(vector[p]) * scale
+                count += ONE
+                members &= members - ONE
+        for i in range(count):
+            sums[i] = np.uint64(np.int64(np.floor(values[i] + 0.5))) + half
+        for row in range(len(signs)):
+            mask, sign = masks[row], signs[row]
+            for i in range(count):
+                sums[i] += sign * mask[k + i]
+        for i in range(count):
+            out[k + i] = np.uint32(sums[i] >> shift)
+        k += count
     return int(k)
 
 
@@ -431,8 +475,8 @@ def pack(words: RingWords, bits: int, out: ByteArray) -> None:
 
 def unpack(data: ByteArray, bits: int, count: int) -> RingWords:
     """The inverse of `pack`; at 32 bits it looks at the data without a copy where it can."""
-    if bits == 32 and data.ctypes.data % 4 == 0:
-        return data.view("<u4").astype(np.uint32, copy=False)
+    if bits == 32 and (seen := data.view("<u4")).flags.aligned:
+        return seen.astype(np.uint32, copy=False)
     words = np.empty(count, dtype=np.uint32)
     if bits == 32:
         words.view(np.uint8)[:] = data

@@ -6,12 +6,11 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
 from typing import ClassVar, Protocol
 
 import numpy as np
 
-from cesar import bits, memory
+from cesar import bits, memory, ring
 from cesar.crypto.keys import SEED_BYTES, RoundId, hkdf_expand_block
 from cesar.crypto.subsample import KEPT, KEPT_SIZE, expand_seed
 from cesar.errors import ConfigError, DataError, EncodingError
@@ -62,10 +61,11 @@ class TopK:
         return max(1, round(self.alpha * size))
 
     def select(self, vector: Vector, reference: Vector | None, entropy: Entropy) -> IndexSet:
-        with np.errstate(over="ignore"):
-            change = np.abs(vector if reference is None else vector - reference)
-        if reference is not None and not np.isfinite(reference).all():
+        if reference is not None and not ring.is_finite(reference):
             raise DataError("the reference holds NaN or infinity; pass the model as it was before training")
+        with np.errstate(over="ignore"):
+            change = vector.copy() if reference is None else vector - reference
+        np.abs(change, out=change)
         wanted = self.count(len(vector))
         words = np.empty(bits.words_for(len(vector)), dtype=np.uint64)
         bits.largest(change.view(np.int32), wanted, words)  # non-negative floats sort as integers
@@ -87,13 +87,13 @@ class RandomSubsampling:
 
     def in_turns(
         self, receiver: NodeId, attempt: RoundId, size: int, groups: int
-    ) -> Callable[[int], BitWords]:
+    ) -> Callable[[int], IndexSet]:
         """What the fixed groups of a receiver send it in this round: number of a group → its positions.
 
         At every position α of the groups are active: w = α·g, so ⌊w⌋ of them and, with the probability of what is
         left, one more. They take turns, by position and by round. Everybody knows all of it without a word.
         """
-        draw = _draw_and_keep_turn if size <= KEPT_SIZE else _draw_turn
+        draw = _turns.draw if size <= KEPT_SIZE else _draw_turn
         return lambda number: draw(self.alpha, receiver, attempt, size, groups, number)
 
 
@@ -136,7 +136,7 @@ class CoordinatedSubsampling:
 
 def _draw_turn(
     alpha: float, receiver: NodeId, attempt: RoundId, size: int, groups: int, number: int
-) -> BitWords:
+) -> IndexSet:
     whole = int(alpha * groups)
     rate = alpha * groups - whole
     extra = np.empty(0, dtype=np.uint64)
@@ -146,11 +146,31 @@ def _draw_turn(
     words: BitWords = memory.empty(bits.words_for(size), np.uint64)
     bits.take_turns(extra, (number - attempt.round_) % groups, groups, whole, words)
     bits.clear_tail(words, size)
-    return words
+    return IndexSet.of_words(words, size)
 
 
-_draw_and_keep_turn = lru_cache(maxsize=KEPT)(_draw_turn)
-"""The receiver and all members of a group draw the same, in a simulation in one process; not to be written to."""
+class _Turns:
+    """What was drawn for groups in the latest round: a receiver and all members of its groups draw the same, in a
+    simulation in one process. Not to be written to.
+    """
+
+    def __init__(self) -> None:
+        self._round: tuple[RoundId | None, dict[tuple[float, NodeId, int, int, int], IndexSet]] = (None, {})
+
+    def draw(
+        self, alpha: float, receiver: NodeId, attempt: RoundId, size: int, groups: int, number: int
+    ) -> IndexSet:
+        """As `_draw_turn`, from memory if it can be."""
+        of, kept = self._round
+        if of != attempt or len(kept) >= 4 * KEPT:
+            of, kept = self._round = attempt, {}
+        key = (alpha, receiver, size, groups, number)
+        if key not in kept:
+            kept[key] = _draw_turn(alpha, receiver, attempt, size, groups, number)
+        return kept[key]
+
+
+_turns = _Turns()
 
 
 AnySparsifier = Sparsifier | CoordinatedSubsampling

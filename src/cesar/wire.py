@@ -75,18 +75,26 @@ class Header(NamedTuple):
         return _HEADER.pack(MAGIC, VERSION, self.kind, attempt.round_, self.sender, attempt.session)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
+class Frame(NamedTuple):
     """Encoded bytes and what they count as; `parameters` is how many values they carry."""
 
     kind: Kind
-    payload: Buffer = field(repr=False)
+    payload: Buffer
     sections: dict[str, int]
     parameters: int = 0
 
+    def __repr__(self) -> str:
+        return f"Frame({self.kind.name}, {self.sections})"
+
 
 def read_header(payload: Buffer) -> tuple[Header, memoryview]:
-    """Split a frame into its header and its body.
+    """Split a frame into its header and its body; raises as `open_frame`."""
+    kind, round_, sender, session, body = open_frame(payload)
+    return Header(kind, RoundId(session, round_), sender), body
+
+
+def open_frame(payload: Buffer) -> tuple[Kind, RoundNo, NodeId, bytes, memoryview]:
+    """Kind, round, sender, session and body of a frame.
 
     Raises:
         EncodingError: too short, another magic or an unknown kind.
@@ -106,7 +114,7 @@ def read_header(payload: Buffer) -> tuple[Header, memoryview]:
     known = _KINDS.get(kind)
     if known is None:
         raise EncodingError(f"there is no frame kind {kind}")
-    return Header(known, RoundId(session, RoundNo(round_)), NodeId(sender)), view[HEADER_BYTES:]
+    return known, round_, sender, session, view[HEADER_BYTES:]
 
 
 class VersionError(EncodingError):
@@ -148,12 +156,14 @@ def _take_exponents(view: memoryview, tensors: int) -> tuple[tuple[int, ...], me
     return exponents_from_bytes(bytes(found)), rest
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     """What a node draws afresh: the seed of this attempt, and the public half of its ephemeral key."""
 
-    seed: bytes = field(repr=False)
+    seed: bytes
     ephemeral: bytes
+
+    def __repr__(self) -> str:
+        return f"Token(ephemeral={self.ephemeral!r})"
 
     def to_bytes(self) -> bytes:
         return self.seed + self.ephemeral
@@ -161,8 +171,9 @@ class Token:
     @classmethod
     def take(cls, view: memoryview) -> tuple[Token, memoryview]:
         """The token that a buffer begins with, and the rest."""
-        found, rest = _take(view, TOKEN_BYTES, "a seed and a key")
-        return cls(bytes(found[:SEED_BYTES]), bytes(found[SEED_BYTES:])), rest
+        if len(view) < TOKEN_BYTES:
+            raise EncodingError("the frame ends inside a seed and a key")
+        return cls(bytes(view[:SEED_BYTES]), bytes(view[SEED_BYTES:TOKEN_BYTES])), view[TOKEN_BYTES:]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +192,7 @@ class Announce:
     def encode(self, header: Header) -> Frame:
         body = self.token.to_bytes() + exponents_to_bytes(self.exponents)
         payload = b"".join((header.to_bytes(), body, self.indices))
-        return Frame(kind=self.kind, payload=payload, sections={"coordination": len(payload)})
+        return Frame(self.kind, payload, {"coordination": len(payload)})
 
     @classmethod
     def decode(cls, body: memoryview, tensors: int) -> Announce:
@@ -216,7 +227,7 @@ class Relay:
         for item in self.items:
             parts += (item.token.to_bytes(), _LENGTH.pack(len(item.indices)), item.indices)
         payload = b"".join(parts)
-        return Frame(kind=self.kind, payload=payload, sections={"coordination": len(payload)})
+        return Frame(self.kind, payload, {"coordination": len(payload)})
 
     @classmethod
     def decode(cls, body: memoryview, view: Sequence[NodeId], tensors: int) -> Relay:
@@ -252,7 +263,7 @@ class GroupTerms:
         head = exponents_to_bytes(self.exponents) + members_to_bytes(self.present, view)
         tokens = b"".join(token.to_bytes() for token in self.tokens)
         payload = b"".join((header.to_bytes(), head, tokens, self.others))
-        return Frame(kind=self.kind, payload=payload, sections={"coordination": len(payload)})
+        return Frame(self.kind, payload, {"coordination": len(payload)})
 
     @classmethod
     def decode(
@@ -263,7 +274,8 @@ class GroupTerms:
         bitmap, rest = _take(rest, (len(view) + 7) // 8, "who is present")
         present = members_from_bytes(bitmap, view)
         tokens: list[Token] = []
-        while rest and len(tokens) < sum(node in present for node in partners):
+        expected = sum(map(present.__contains__, partners))
+        while rest and len(tokens) < expected:
             token, rest = Token.take(rest)
             tokens.append(token)
         return cls(exponents=exponents, present=present, tokens=tuple(tokens), others=rest)

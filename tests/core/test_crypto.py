@@ -24,6 +24,7 @@ from cesar.crypto.keys import (
 from cesar.crypto.keystream import Keystream
 from cesar.crypto.subsample import expand_seed
 from cesar.errors import DataError, PrivacyError
+from cesar.indices import IndexSet
 from cesar.protocol.sender import (
     BLOCK_WORDS,
     Masker,
@@ -473,7 +474,7 @@ def test_a_mask_is_antisymmetric():
 
 def grouped_words(members, flags, steps, width):
     """Member → its words: every member sends the same positions, with a mask of every other one."""
-    size, positions = len(flags), bits.from_bools(flags)
+    size, positions = len(flags), IndexSet.of_words(bits.from_bools(flags), len(flags))
     keys = {
         frozenset(pair): MaskKey(SEEDS.bytes(32, "group", *sorted(pair)), b"")
         for pair in combinations(members, 2)
@@ -527,4 +528,4 @@ def test_word_k_of_a_stream_masks_the_kth_value():
 def test_a_group_of_one_sends_nothing():
     out = np.empty(4, dtype=np.uint8)
     with pytest.raises(PrivacyError, match="nothing leaves without a mask"):
-        write_grouped(out, np.ones(1, dtype=np.float32), bits.ones(1), [], unit_grid(32, 1))
+        write_grouped(out, np.ones(1, dtype=np.float32), IndexSet.full(1), [], unit_grid(32, 1))

@@ -359,7 +359,10 @@ def sealed_group(models, grid, chance):
 
 def sealed_wide(values, grid, masks):
     kept, out = bits.ones(len(values)), np.empty(len(values), dtype=np.uint32)
-    count = ring.seal_group(masks, values, kept, 0, grid.edges, grid.scales, grid.bits, out)
+    parts = np.random.default_rng(len(values)).integers(0, 2**64, (3, len(values)), dtype=np.uint64)
+    signs = np.array([1, 2**64 - 1, 1, 1], dtype=np.uint64)
+    rows = np.vstack([parts, masks - parts[0] + parts[1] - parts[2]])
+    count = ring.seal_group(rows, signs, values, kept, 0, len(kept), grid.edges, grid.scales, grid.bits, out)
     assert count == len(values)
     return out
 

@@ -156,7 +156,7 @@ def test_coordinated_sets_differ_by_receiver_round_and_session():
 def turns(alpha, groups, *, receiver=3, round_=9, size=5000, session=b"s" * 16):
     """(groups, size): which group is active where."""
     drawn = RandomSubsampling(alpha).in_turns(receiver, attempt(round_, session), size, groups)
-    words = [drawn(number) for number in range(groups)]
+    words = [drawn(number).words for number in range(groups)]
     assert all(bits.is_bitmap(one, size) for one in words)
     return np.array([bits.to_bools(one, size) for one in words])
 

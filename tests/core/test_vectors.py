@@ -523,7 +523,7 @@ def test_division_into_groups(case):
 def test_turns(case):
     size, count = case["size"], len(case["bitmaps"])
     drawn = RandomSubsampling(case["alpha"]).in_turns(case["receiver"], attempt_of(case), size, count)
-    found = [bits.to_bytes(drawn(number), size).tobytes().hex() for number in range(count)]
+    found = [bits.to_bytes(drawn(number).words, size).tobytes().hex() for number in range(count)]
     assert found == case["bitmaps"]
 
 

@@ -72,7 +72,7 @@ def test_a_frame_that_cannot_be_made(name, owner, function, error, monkeypatch):
     [
         ("relay", ring, "largest_exponents"),
         ("relay", Receiver, "average"),
-        ("groups-topk", grouped, "digest_positions"),
+        ("groups-topk", grouped, "terms_of"),
         ("groups-topk", grouped.GroupedRound, "_average"),
     ],
 )

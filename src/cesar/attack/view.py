@@ -113,7 +113,7 @@ def _group_sums(scene: Scene, method: Cesar, receiver: int, neighbours: list[int
             continue
         flags = np.zeros((len(neighbours), size), dtype=np.bool_)
         flags[np.searchsorted(neighbours, group)] = (
-            bits.to_bools(drawn(number), size)
+            bits.to_bools(drawn(number).words, size)
             if drawn is not None
             else scene.recorded.selected[list(group)].any(axis=0)
         )

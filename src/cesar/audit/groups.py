@@ -81,7 +81,7 @@ def _positions(seen: Transcript, members: Group, number: int, method: Cesar, siz
         return words
     if isinstance(method.sparsifier, RandomSubsampling):
         count = len(method.groups[seen.node])
-        return method.sparsifier.in_turns(seen.node, seen.attempt, size, count)(number)
+        return method.sparsifier.in_turns(seen.node, seen.attempt, size, count)(number).words
     return bits.ones(size)
 
 

@@ -62,12 +62,14 @@ class PairSecret:
     key: bytes = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class MaskKey:
+class MaskKey(NamedTuple):
     """The key of one mask, and a public word that two equal masks have in common."""
 
-    key: bytes = field(repr=False)
+    key: bytes
     check: bytes
+
+    def __repr__(self) -> str:
+        return f"MaskKey(check={self.check!r})"
 
 
 class KeyPair:
@@ -183,8 +185,10 @@ def facts_of(token: bytes, terms: bytes, partners: Mapping[NodeId, tuple[bytes, 
     Args:
         partners: partner → (its token, digest of the common positions).
     """
-    parts = [token, terms, *(part for _, known in sorted(partners.items()) for part in known)]
-    return hashlib.sha256(b"cesar facts" + b"".join(parts)).digest()[:FACTS_BYTES]
+    parts = [b"cesar facts", token, terms]
+    for node in sorted(partners):
+        parts += partners[node]
+    return hashlib.sha256(b"".join(parts)).digest()[:FACTS_BYTES]
 
 
 def mask_key(

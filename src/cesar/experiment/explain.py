@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from cesar import graphs
 from cesar.crypto.keys import RoundId
 from cesar.grouping import Group
-from cesar.indices import IndexSet
 from cesar.methods import DPSGD, Cesar, Method, SecureAggregation
 from cesar.ring import unpack
 from cesar.seeds import SeedTree
@@ -114,7 +113,7 @@ def _positions(result: RoundResult, node: NodeId, attempt: RoundId) -> list[NDAr
     """Where each group of a receiver sends, as everybody can work out."""
     groups = _groups(result, node)
     drawn = SAMPLER.in_turns(node, attempt, SIZE, len(groups))
-    return [IndexSet.of_words(drawn(number), SIZE).positions() for number in range(len(groups))]
+    return [drawn(number).positions() for number in range(len(groups))]
 
 
 def _learned(

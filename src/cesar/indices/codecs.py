@@ -33,7 +33,7 @@ from cesar import bits
 from cesar.crypto.keys import SEED_BYTES
 from cesar.errors import EncodingError
 from cesar.indices import entropy, gaps, patterns
-from cesar.indices.blocks import Survey, survey
+from cesar.indices.blocks import survey
 from cesar.indices.indexset import IndexSet
 from cesar.indices.streams import expect
 from cesar.types import BitWords, Buffer, ByteArray
@@ -85,15 +85,29 @@ def encode(indices: IndexSet, code: Code | None = None) -> bytes:
     >>> encode(IndexSet.from_positions([0, 3], 8)).hex()
     '0109'
     """
-    known = survey(indices) if code is None and _needs_positions(indices) else None
-    chosen = code if code is not None else choose(indices, known)
-    if chosen is Code.PATTERNS and known is not None:
-        return bytes([chosen]) + patterns.encode(indices, known.classes)
+    if code is None and indices.seed is None and indices.count < indices.size:
+        return _encode_fitting(indices)
+    chosen = code if code is not None else Code.FULL if indices.seed is None else Code.SEED
     return bytes([chosen]) + _body(indices, chosen)
 
 
-def _needs_positions(indices: IndexSet) -> bool:
-    return indices.seed is None and indices.count < indices.size
+def _encode_fitting(indices: IndexSet) -> bytes:
+    """With the fastest code whose size is within `SLACK` of the smallest."""
+    known = survey(indices)
+    rice = gaps.rice_parameter(indices)
+    smallest = known.entropy / 8 + len(known.classes)  # what the entropy code needs, to within a few bytes
+    if known.runs < 0.8 * known.expected_runs:  # members cluster within blocks: a gap code may do better
+        smallest = min(smallest, gaps.size_of(indices, rice), gaps.size_of(indices, None))
+    limit = (1 + SLACK) * smallest + 16  # and a few bytes are no reason for a slow code
+    if (indices.size + 7) // 8 <= limit:
+        return bytes([Code.BITMAP]) + _body(indices, Code.BITMAP)
+    body = patterns.encode(indices, known.classes)  # written as fast as measured
+    if len(body) <= limit:
+        return bytes([Code.PATTERNS]) + body
+    for code, parameter in ((Code.RICE, rice), (Code.ELIAS_GAMMA, None)):
+        if gaps.size_of(indices, parameter) <= limit:
+            return bytes([code]) + _body(indices, code)
+    return bytes([Code.ENTROPY]) + _body(indices, Code.ENTROPY)
 
 
 KEPT_BYTES = 1 << 16
@@ -156,26 +170,3 @@ def _body(indices: IndexSet, code: Code) -> bytes:
 def longest(size: int) -> int:
     """No honest encoding of a set of `size` positions, with its tag, has more bytes than this."""
     return 64 + size  # Elias gamma needs at most 8 bits per position up to gaps far beyond any model
-
-
-def choose(indices: IndexSet, known: Survey | None = None) -> Code:
-    """The fastest code whose size is within `SLACK` of the smallest."""
-    if indices.seed is not None:
-        return Code.SEED
-    if indices.count == indices.size:
-        return Code.FULL
-    known = survey(indices) if known is None else known
-    rice = gaps.rice_parameter(indices)
-    smallest = known.entropy / 8 + len(known.classes)  # what the entropy code needs, to within a few bytes
-    if known.runs < 0.8 * known.expected_runs:  # members cluster within blocks: a gap code may do better
-        smallest = min(smallest, gaps.size_of(indices, rice), gaps.size_of(indices, None))
-    limit = (1 + SLACK) * smallest + 16  # and a few bytes are no reason for a slow code
-    if (indices.size + 7) // 8 <= limit:
-        return Code.BITMAP
-    if patterns.size_of(indices, known.classes) <= limit:
-        return Code.PATTERNS
-    if gaps.size_of(indices, rice) <= limit:
-        return Code.RICE
-    if gaps.size_of(indices, None) <= limit:
-        return Code.ELIAS_GAMMA
-    return Code.ENTROPY

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cesar import bits
+from cesar.crypto.keys import digest_positions
 from cesar.crypto.subsample import expand_seed
 from cesar.errors import EncodingError
 from cesar.types import BitWords
@@ -31,6 +32,15 @@ class IndexSet:
     size: int
     count: int
     seed: bytes | None = None
+    _digest: bytes | None = field(default=None, init=False, repr=False)
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of the bitmap, computed when it is first asked for."""
+        if self._digest is None:
+            object.__setattr__(self, "_digest", digest_positions(self.words))
+        assert self._digest is not None
+        return self._digest
 
     @classmethod
     def of_words(cls, words: BitWords, size: int, seed: bytes | None = None) -> IndexSet:

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from cesar import bits
 from cesar.bits import ZERO, jit
-from cesar.indices.blocks import BLOCK_BYTES, CLASSES, POPCOUNTS, blocks_of, survey
+from cesar.indices.blocks import BLOCK_BYTES, BLOCK_WORDS, CLASSES, POPCOUNTS, blocks_of, survey
 from cesar.indices.indexset import IndexSet
-from cesar.indices.streams import Stream, expect, expect_consumed, stream_bytes, stream_words
+from cesar.indices.streams import Stream, expect, expect_consumed, stream_bytes
 from cesar.types import BitWords, ByteArray
 
 LONGEST_PATTERN = 13
@@ -60,17 +60,8 @@ def _pattern_tables() -> tuple[NDArray[np.uint32], NDArray[np.uint16]]:
 
 
 @jit
-def _pattern_bits(data: ByteArray, classes: ByteArray, lengths: NDArray[np.uint8]) -> int:
-    total = 0
-    for block in range(len(classes)):
-        row = lengths[classes[block]]
-        for i in range(block * BLOCK_BYTES, min((block + 1) * BLOCK_BYTES, len(data))):
-            total += row[data[i]]
-    return total
-
-
-@jit
-def _write_patterns(data: ByteArray, classes: ByteArray, codes: NDArray[np.uint32], out: Stream) -> None:
+def _write_patterns(data: ByteArray, classes: ByteArray, codes: NDArray[np.uint32], out: Stream) -> int:
+    """Returns how many bits were written."""
     window, filled, k = ZERO, ZERO, 0
     for block in range(len(classes)):
         row = codes[classes[block]]
@@ -83,44 +74,45 @@ def _write_patterns(data: ByteArray, classes: ByteArray, codes: NDArray[np.uint3
                 k += 1
                 window >>= np.uint64(32)
                 filled -= np.uint64(32)
-    if filled > ZERO:
-        out[k] = np.uint32(window)
+    out[k] = np.uint32(window)
+    return 32 * k + int(filled)
 
 
 @jit
-def _read_patterns(stream: Stream, classes: ByteArray, codes: NDArray[np.uint16], out: ByteArray) -> int:
-    window, filled, k, used = ZERO, ZERO, 0, 0
+def _read_patterns(
+    data: ByteArray, classes: ByteArray, codes: NDArray[np.uint16], size: int, words: BitWords
+) -> int:
+    """Returns how many bits were read, or −1 if there is no such density class. Behind the data there are zeros."""
+    window, filled, k, used = ZERO, ZERO, 0, np.int64(0)
     mask = np.uint64((1 << LONGEST_PATTERN) - 1)
     for block in range(len(classes)):
+        if not 0 < classes[block] < CLASSES:
+            return -1
         row = codes[classes[block]]
-        for i in range(block * BLOCK_BYTES, min((block + 1) * BLOCK_BYTES, len(out))):
-            if filled < np.uint64(32):
-                if k < len(stream):
-                    window |= np.uint64(stream[k]) << filled
-                k += 1
-                filled += np.uint64(32)
-            entry = np.uint64(row[window & mask])
-            out[i] = np.uint8(entry & np.uint64(255))
-            length = entry >> np.uint64(8)
-            window >>= length
-            filled -= length
-            used += int(length)
-    return used
-
-
-def size_of(indices: IndexSet, classes: ByteArray) -> int:
-    """Bytes of the body, given the density classes of a survey."""
-    data = bits.to_bytes(indices.words, indices.size)
-    return len(classes) + (_pattern_bits(data, classes, pattern_lengths()) + 7) // 8
+        for w in range(block * BLOCK_WORDS, min((block + 1) * BLOCK_WORDS, len(words))):
+            word = ZERO
+            for i in range(min(8, (size - 64 * w + 7) // 8)):
+                if filled < np.uint64(32):
+                    for b in range(k, min(k + 4, len(data))):
+                        window |= np.uint64(data[b]) << (filled + np.uint64(8 * (b - k)))
+                    k += 4
+                    filled += np.uint64(32)
+                entry = np.uint64(row[window & mask])
+                word |= (entry & np.uint64(255)) << np.uint64(8 * i)
+                length = entry >> np.uint64(8)
+                window >>= length
+                filled -= length
+                used += np.int64(length)
+            words[w] = word
+    return int(used)
 
 
 def encode(indices: IndexSet, classes: ByteArray | None = None) -> bytes:
     """The body of a set; whoever has surveyed it knows its density classes."""
     data = bits.to_bytes(indices.words, indices.size)
     classes = survey(indices).classes if classes is None else classes
-    used = _pattern_bits(data, classes, pattern_lengths())
-    out = np.zeros(used // 32 + 1, dtype=np.uint32)
-    _write_patterns(data, classes, _pattern_tables()[0], out)
+    out = np.empty(len(data) * LONGEST_PATTERN // 32 + 1, dtype=np.uint32)
+    used = _write_patterns(data, classes, _pattern_tables()[0], out)
     return classes.tobytes() + stream_bytes(out, used)
 
 
@@ -128,9 +120,9 @@ def decode(body: ByteArray, size: int) -> BitWords:
     """The bitmap of a body."""
     blocks = blocks_of(size)
     expect(len(body) >= blocks, "the density classes are truncated")
-    classes, rest = body[:blocks], body[blocks:]
-    expect(blocks == 0 or 0 < classes.min() <= classes.max() < CLASSES, "there is no such density class")
-    out = np.empty((size + 7) // 8, dtype=np.uint8)
-    used = _read_patterns(stream_words(rest), classes, _pattern_tables()[1], out)
+    rest = body[blocks:]
+    words = np.empty(bits.words_for(size), dtype=np.uint64)
+    used = _read_patterns(rest, body[:blocks], _pattern_tables()[1], size, words)
+    expect(used >= 0, "there is no such density class")
     expect_consumed(rest, used)
-    return bits.from_bytes(out, size)
+    return words

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +23,7 @@ from cesar.types import Entropy, NodeId
 from cesar.wire import Announce, Header, Kind, Token
 
 
-@dataclass(frozen=True, slots=True)
-class Announced:
+class Announced(NamedTuple):
     """What a neighbour has said about itself; without a set where the receiver's is everybody's."""
 
     token: Token

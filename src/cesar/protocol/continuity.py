@@ -49,9 +49,10 @@ class Continuity:
         """The members that are in a group's sum in this round: all, or nobody; or, where the method allows it, those
         who are there.
         """
-        members, after = tuple(node for node in group if node in present), method.regroup_after
+        after = method.regroup_after
         if after is None:
-            return members if members == group else ()
+            return group if present.issuperset(group) else ()
+        members = tuple(node for node in group if node in present)
         last_round, last = self._last[receiver, group]
         apart = members == last or round_ - last_round >= after
         return members if apart and len(members) > max(1, method.collusion or 1) else ()

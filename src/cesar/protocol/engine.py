@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from cesar import ring
 from cesar.crypto.keys import Keyring, RoundId
 from cesar.errors import DataError, LocalProtocolError, RemoteProtocolError
 from cesar.indices import codecs
@@ -168,15 +168,15 @@ class Engine:
         Raises:
             RemoteProtocolError: the frame is refused and nothing has changed.
         """
-        header, body = self._inbox.admit(sender, payload)
-        late = header.attempt.round_ if self._inbox.is_over(header.attempt.round_) else None
+        kind, round_, body = self._inbox.admit(sender, payload)
+        late = round_ if self._inbox.is_over(round_) else None
         if body is not None and self._round is not None:
             try:
-                self._round.handle(sender, header.kind, body)
+                self._round.handle(sender, kind, body)
             except RemoteProtocolError:
                 raise
             except Exception as error:
-                raise RemoteProtocolError.fault(sender, error, header.attempt.round_) from error
+                raise RemoteProtocolError.fault(sender, error, round_) from error
             self._settle()
         return late
 
@@ -238,14 +238,18 @@ class Engine:
             self._round.outbox.forget()
         self._round = self._own = None
 
-    def _settle(self, now: float = -math.inf) -> None:
+    def _settle(self, now: float | None = None) -> None:
         """Report what the last input, or the time, has brought about."""
         if self._round is None or not self._inbox.running:
             return
         course = self._round.course
+        before = course.phase
         try:
-            course.tick(now)
+            if now is not None:
+                course.tick(now)
             course.advance()
+            if course.phase is before:  # most frames end no phase, and nothing else is worth a report
+                return
             outcome = self._checked(self._round.aggregate()) if course.finished else None
         except Exception as error:  # noqa: BLE001  (whatever others have brought about must not end this node)
             outcome = self._given_up(error)
@@ -274,7 +278,7 @@ class Engine:
 
     def _checked(self, outcome: AggregateReady) -> AggregateReady:
         """A result that can be used, or the own model: whoever takes part in a sum can make it as large as it likes."""
-        if not self._size or math.isfinite(float(outcome.vector.max()) - float(outcome.vector.min())):
+        if ring.is_finite(outcome.vector):
             return outcome
         assert self._own is not None
         outcome.vector[:] = self._own.vector

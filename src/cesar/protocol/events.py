@@ -16,6 +16,7 @@ bytes depend on the order of delivery.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from cesar.errors import RemoteProtocolError
 from cesar.indices import IndexSet
@@ -50,13 +51,12 @@ class Deadlines:
     share: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outbound:
+class Outbound(NamedTuple):
     """One frame and everybody who gets it; `positions` are those of the values in a share."""
 
     recipients: tuple[NodeId, ...]
     frame: Frame
-    positions: BitWords | None = field(default=None, repr=False)
+    positions: BitWords | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

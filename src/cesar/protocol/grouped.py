@@ -23,11 +23,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
+from typing import NamedTuple
 
 import numpy as np
 
 from cesar import bits, ring
-from cesar.crypto.keys import digest_positions, facts_of
+from cesar.crypto.keys import facts_of
 from cesar.errors import (
     DataError,
     EncodingError,
@@ -44,7 +45,7 @@ from cesar.protocol.events import AggregateReady, Deadlines, Outbound
 from cesar.protocol.round import Course, Outbox, Phase, Step
 from cesar.protocol.sender import read_values, wants_negation, write_grouped
 from cesar.sparsify import RandomSubsampling, read_set, write_set
-from cesar.types import BitWords, NodeId, RingWords
+from cesar.types import NodeId, RingWords
 from cesar.wire import Announce, GroupTerms, Kind, Share, Token, members_to_bytes
 
 
@@ -53,8 +54,7 @@ class Sum:
     """One group's sum at its receiver: who is in it, where, and what has come of it so far."""
 
     members: Group  # those in the sum: the whole group
-    positions: BitWords = field(repr=False)
-    count: int
+    positions: IndexSet
     digest: bytes
     terms: bytes
     total: RingWords | None = field(default=None, repr=False)
@@ -76,14 +76,21 @@ class Sum:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(NamedTuple):
     """What this node is to send one receiver."""
 
     exponents: tuple[int, ...]
     members: Group
     tokens: dict[NodeId, Token]
-    positions: BitWords = field(repr=False)
+    positions: IndexSet
+
+
+class Place(NamedTuple):
+    """Which of a receiver's groups a node is in: its number, its members, and those of them that are others."""
+
+    number: int
+    group: Group
+    partners: Group
 
 
 def groups_of(receiver: NodeId, context: Context) -> tuple[Group, ...]:
@@ -104,6 +111,13 @@ def _check_groups(receiver: NodeId, found: tuple[Group, ...], view: Group, masks
         raise LocalProtocolError(f"the groups of node {receiver} are those of another graph")
     if any(len(group) <= masks for group in found):
         raise PrivacyError(f"a group of node {receiver} has fewer than {masks + 1} members; nothing was sent")
+
+
+@lru_cache(maxsize=4096)
+def place_of(node: NodeId, found: tuple[Group, ...]) -> Place:
+    """A node's place among a receiver's groups, which stay from round to round."""
+    number, group = next((k, group) for k, group in enumerate(found) if node in group)
+    return Place(number, group, tuple(other for other in group if other != node))
 
 
 def terms_of(exponents: tuple[int, ...], members: Group, view: Group) -> bytes:
@@ -199,13 +213,13 @@ class GroupedRound:
                 self._continuity.note(me, group, members, round_)
                 positions = drawn(number) if drawn is not None else self._union(members)
                 terms = terms_of(self._exponents, members, self._hood.view)
-                sum_ = Sum(members, positions, bits.count(positions), digest_positions(positions), terms)
+                sum_ = Sum(members, positions, positions.digest, terms)
                 self._sums.update(dict.fromkeys(members, sum_))
         for j in self._hood.view:
             if j in present:
                 self.outbox.add(partial(self._make_terms, j), j)
 
-    def _drawn_for(self, receiver: NodeId) -> Callable[[int], BitWords] | None:
+    def _drawn_for(self, receiver: NodeId) -> Callable[[int], IndexSet] | None:
         """Number of a group → its positions, where they follow from the receiver and the round."""
         sparsifier = self._method.sparsifier
         if not self._method.receiver_decides:
@@ -214,16 +228,16 @@ class GroupedRound:
             return sparsifier.in_turns(
                 receiver, self._context.attempt, self._size, len(self._groups[receiver])
             )
-        return lambda _: bits.ones(self._size)
+        return lambda _: IndexSet.full(self._size)
 
-    def _union(self, members: Group) -> BitWords:
+    def _union(self, members: Group) -> IndexSet:
         words = np.zeros(bits.words_for(self._size), dtype=np.uint64)
         for node in members:
             indices = self._announced[node].indices
             assert indices is not None
             with self._context.blaming(node):
                 words |= indices.words
-        return words
+        return IndexSet.of_words(words, self._size)
 
     @cached_property
     def _unselected(self) -> IndexSet | None:
@@ -238,8 +252,7 @@ class GroupedRound:
             tokens = tuple(known[i].token for i in sum_.members if i != j)
             own = known[j].indices
             if own is not None:
-                rest = IndexSet(sum_.positions, self._size, sum_.count).within(own.complement())
-                others = write_set(rest, self._method.index_code)
+                others = write_set(sum_.positions.within(own.complement()), self._method.index_code)
         message = GroupTerms(
             exponents=self._exponents, present=tuple(sorted(known)), tokens=tokens, others=others
         )
@@ -252,29 +265,25 @@ class GroupedRound:
             return
         if sender in self._told:
             raise self._context.refusal(sender, Reason.DUPLICATE, "it has told its terms already")
-        number, group = next(
-            (k, group) for k, group in enumerate(self._groups[sender]) if self._context.me in group
-        )
-        partners = [node for node in group if node != self._context.me]
-        message = GroupTerms.decode(body, self._hood.views[sender], partners, len(self._context.edges))
-        present = frozenset(message.present)
-        if self._context.me not in present:
+        place = place_of(self._context.me, self._groups[sender])
+        message = GroupTerms.decode(body, self._hood.views[sender], place.partners, len(self._context.edges))
+        if self._context.me not in message.present:
             raise self._context.refusal(
                 sender, Reason.UNEXPECTED, "it tells its terms to a node that it calls absent"
             )
-        task = self._read_terms(sender, number, group, message)
+        task = self._read_terms(sender, place, message)
         if task is not None:
-            self._continuity.note(sender, group, task.members, self._context.attempt.round_)
+            self._continuity.note(sender, place.group, task.members, self._context.attempt.round_)
         self._told[sender] = task
 
-    def _read_terms(self, sender: NodeId, number: int, group: Group, message: GroupTerms) -> Task | None:
+    def _read_terms(self, sender: NodeId, place: Place, message: GroupTerms) -> Task | None:
         """What the terms ask of this node; None if its group is silent, or has to stay so for some rounds."""
         present = frozenset(message.present)
         if not message.tokens:
             if len(message.others):
                 raise EncodingError("positions for a group that is silent")
             return None
-        heard = [node for node in group if node in present and node != self._context.me]
+        heard = [node for node in place.partners if node in present]
         if len(message.tokens) != len(heard):
             raise EncodingError(f"{len(message.tokens)} tokens instead of {len(heard)}")
         if not ring.fits(self._own.exponents, message.exponents):
@@ -285,13 +294,15 @@ class GroupedRound:
             assert own is not None
             assert others is not None
             rest = decode(message.others, others.count)
-            positions = own.words | rest.spread_over(others).words
+            positions = IndexSet(
+                own.words | rest.spread_over(others).words, self._size, own.count + rest.count
+            )
         elif len(message.others):
             raise EncodingError("positions follow from the receiver here; none may be sent")
         else:
-            positions = drawn(number)
+            positions = drawn(place.number)
         members = self._continuity.taking_part(
-            sender, group, present, self._context.attempt.round_, self._method
+            sender, place.group, present, self._context.attempt.round_, self._method
         )
         if not members:
             return None
@@ -308,7 +319,7 @@ class GroupedRound:
     def _make_share(self, receiver: NodeId) -> Outbound | None:
         task = self._told[receiver]
         assert task is not None
-        view, digest = self._hood.views[receiver], digest_positions(task.positions)
+        view, digest = self._hood.views[receiver], task.positions.digest
         terms = terms_of(task.exponents, task.members, view)
         try:
             keys = {
@@ -316,7 +327,7 @@ class GroupedRound:
             }
         except DataError:  # a key that is none: then nothing is sent to a receiver that passed it on
             return None
-        count = bits.count(task.positions)
+        count = task.positions.count
         grid = self._grid(task.exponents, receiver, len(view))
         out, frame = Share.allocate(
             self._context.header(Kind.SHARE),
@@ -329,7 +340,7 @@ class GroupedRound:
         )
         masks = [(key, wants_negation(self._context.me, j)) for j, key in keys.items()]
         write_grouped(out, self._own.vector, task.positions, masks, grid)
-        return Outbound(recipients=(receiver,), frame=frame, positions=task.positions)
+        return Outbound(recipients=(receiver,), frame=frame, positions=task.positions.words)
 
     def _grid(self, exponents: tuple[int, ...], receiver: NodeId, degree: int) -> ring.Grid:
         """Sums of fewer than 32 bits are added up outside the ring, so only one group's values must fit."""
@@ -350,7 +361,7 @@ class GroupedRound:
         partners = {j: self._announced[j].token for j in share.partners}
         if share.facts != share_facts(self._announced[sender].token, sum_.terms, partners, sum_.digest):
             raise self._context.refusal(sender, Reason.STALE_ATTEMPT, "it rests on other announcements")
-        words = read_values(share.values, sum_.count, self._method.ring_bits)
+        words = read_values(share.values, sum_.positions.count, self._method.ring_bits)
         sum_.add(sender, dict(zip(share.partners, share.checks, strict=True)), words)
         if sum_.complete:
             self._use(sum_)
@@ -359,7 +370,7 @@ class GroupedRound:
         """Add a sum that is whole to the total."""
         assert sum_.total is not None
         total, first = self._own.out.view(np.uint32), not self._used
-        ring.accumulate(total, sum_.positions, sum_.total, self._method.ring_bits, first)
+        ring.accumulate(total, sum_.positions.words, sum_.total, self._method.ring_bits, first)
         self._used.append(sum_)
         sum_.total = None
 
@@ -377,7 +388,7 @@ class GroupedRound:
             self._own.out[:] = self._own.vector
         spoiled = np.zeros(bits.words_for(self._size), dtype=np.uint64)
         for sum_ in failed:
-            spoiled |= sum_.positions
+            spoiled |= sum_.positions.words
         return AggregateReady(
             round_=self._context.attempt.round_,
             vector=self._own.out,
@@ -392,7 +403,7 @@ class GroupedRound:
         ring.average(
             self._own.vector,
             self._own.out.view(np.uint32),
-            np.stack([sum_.positions for sum_ in used]),
+            np.stack([sum_.positions.words for sum_ in used]),
             np.array([len(sum_.members) for sum_ in used], dtype=np.uint32),
             np.empty(0, dtype=np.uint64),
             32,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cesar.errors import EncodingError, LocalProtocolError, Reason, RemoteProtocolError
 from cesar.types import Buffer, NodeId, RoundNo
-from cesar.wire import Header, Kind, VersionError, read_header
+from cesar.wire import Kind, VersionError, open_frame
 
 EARLY_ROUNDS = 1
 """A peer can be ahead by a round; frames further ahead are refused, so that memory stays bounded."""
@@ -45,8 +45,8 @@ class Inbox:
         if self.running:
             self._expected, self.running = RoundNo(self._expected + 1), False
 
-    def admit(self, sender: NodeId, payload: Buffer) -> tuple[Header, memoryview | None]:
-        """The header of a frame, and its body if it is for the current round: others are kept, or late."""
+    def admit(self, sender: NodeId, payload: Buffer) -> tuple[Kind, RoundNo, memoryview | None]:
+        """Kind and round of a frame, and its body if it is for the current round: others are kept, or late."""
         if len(payload) > self.largest_frame:
             raise RemoteProtocolError(
                 sender,
@@ -54,21 +54,20 @@ class Inbox:
                 f"{len(payload)} bytes, but no frame here has over {self.largest_frame}",
             )
         try:
-            header, body = read_header(payload)
+            kind, round_, named, session, body = open_frame(payload)
         except VersionError as error:
             raise RemoteProtocolError(sender, Reason.VERSION, str(error)) from None
         except EncodingError as error:
             raise RemoteProtocolError(sender, Reason.MALFORMED, str(error)) from None
-        round_ = header.attempt.round_
-        if header.attempt.session != self._session:
+        if session != self._session:
             raise RemoteProtocolError(sender, Reason.SESSION, "it belongs to another session", round_)
-        if header.sender != sender or sender == self._node:
-            raise RemoteProtocolError(sender, Reason.SENDER, f"its header says node {header.sender}", round_)
+        if named != sender or sender == self._node:
+            raise RemoteProtocolError(sender, Reason.SENDER, f"its header says node {named}", round_)
         if self.running and round_ == self._expected:
-            return header, body
+            return kind, round_, body
         if not self.is_over(round_):
-            self._keep(sender, header.kind, round_, payload)
-        return header, None
+            self._keep(sender, kind, round_, payload)
+        return kind, round_, None
 
     def _keep(self, sender: NodeId, kind: Kind, round_: RoundNo, payload: Buffer) -> None:
         ahead = self._expected + (EARLY_ROUNDS if self.running else EARLY_ROUNDS - 1)

@@ -71,7 +71,7 @@ class Course:
 
     def advance(self) -> None:
         """End every phase that has all it waits for."""
-        while not self.finished and not self._law[self.phase].awaits():
+        while self.phase is not Phase.DONE and not self._law[self.phase].awaits():
             self._end_phase()
 
     def tick(self, now: float) -> None:

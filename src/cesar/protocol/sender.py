@@ -21,14 +21,15 @@ from cesar import bits, ring
 from cesar.crypto.keys import MaskKey, digest_positions
 from cesar.crypto.keystream import Keystream
 from cesar.errors import EncodingError, PrivacyError
+from cesar.indices import IndexSet
 from cesar.types import BitWords, ByteArray, NodeId, RingWords, Vector
 from cesar.wire import Token
 
 BLOCK_WORDS = 1408
 """Bitmap words per block: 90,112 positions, whose masks take 352 KiB and stay in the second-level cache."""
 
-GROUP_BLOCK_WORDS = BLOCK_WORDS // 2
-"""Half as many for groups, whose masks are twice as wide."""
+GROUP_MASK_BYTES = 1 << 19
+"""About so much of the keystreams of a group is made at a time, for the same reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,7 @@ def write_masked(
 
 
 def write_grouped(
-    out: ByteArray, vector: Vector, positions: BitWords, masks: list[tuple[MaskKey, bool]], grid: ring.Grid
+    out: ByteArray, vector: Vector, positions: IndexSet, masks: list[tuple[MaskKey, bool]], grid: ring.Grid
 ) -> None:
     """Write the masked values at the positions of a group, rounded and packed to the ring's width, to `out`.
 
@@ -136,25 +137,30 @@ def write_grouped(
     """
     if not masks:
         raise PrivacyError("nothing leaves without a mask")
-    streams = [(Keystream(key.key), negate) for key, negate in masks]
-    total = 8 * len(out) // grid.bits
+    streams = [Keystream(key.key) for key, _ in masks]
+    signs = np.array([bits.FULL if negate else bits.ONE for _, negate in masks])
+    total, kept = positions.count, positions.words
     words = out.view("<u4") if grid.bits == 32 else np.empty(total, dtype=np.uint32)
-    counts = np.empty(-(-len(positions) // GROUP_BLOCK_WORDS), dtype=np.int64)
-    bits.count_blocks(positions, GROUP_BLOCK_WORDS, counts)
-    most = 2 * int(counts.max())
-    sums, scratch = (_scratch(name, most).view(np.uint64) for name in ("masks", "stream"))
+    width = -(-len(kept) // (1 + 8 * total * len(masks) // GROUP_MASK_BYTES))  # bitmap words at a time
+    counts = np.empty(-(-len(kept) // width), dtype=np.int64)
+    bits.count_blocks(kept, width, counts)
+    most = int(counts.max())
+    scratch = _scratch("masks", 2 * len(masks) * most).view(np.uint64).reshape(len(masks), most)
     written = 0
-    for start, count in zip(range(0, len(positions), GROUP_BLOCK_WORDS), counts.tolist(), strict=True):
-        part, more = sums[:count], scratch[:count]
-        for k, (stream, negate) in enumerate(streams):
-            stream.fill(more if k else part)
-            if k:
-                (np.subtract if negate else np.add)(part, more, out=part)
-            elif negate:
-                np.negative(part, out=part)
-        block = positions[start : start + GROUP_BLOCK_WORDS]
+    for start, count in zip(range(0, len(kept), width), counts.tolist(), strict=True):
+        for stream, row in zip(streams, scratch, strict=True):
+            stream.fill(row[:count])
         written += ring.seal_group(
-            part, vector, block, start, grid.edges, grid.scales, grid.bits, words[written:]
+            scratch,
+            signs,
+            vector,
+            kept,
+            start,
+            min(start + width, len(kept)),
+            grid.edges,
+            grid.scales,
+            grid.bits,
+            words[written:],
         )
     assert written == total, "the frame was sized for other positions"
     if grid.bits != 32:

@@ -1,8 +1,8 @@
 """Wires: carries frames between nodes in memory, in any order; loses them, or cuts a node off in mid-round.
 
 Nodes are actors. A worker takes a node, lets it read its mail and takes a few frames from it; nobody else touches
-the node meanwhile. Nodes with mail come first, and as long as much mail waits nobody sends, so that memory holds a few
-frames at a time, however large they are. With a `shuffle`, frames are gathered and
+the node meanwhile. Where much mail waits, nodes that have some come first, and where there is more nobody sends, so that
+memory holds a few frames at a time, however large they are. With a `shuffle`, frames are gathered and
 delivered one by one in random order, which must lead to the same result. Where nodes live in several processes, each
 has wires of its own nodes; what is for others leaves them in `carry` and is handed to theirs.
 """
@@ -38,6 +38,10 @@ LEAVING_BYTES = 64 << 20
 
 BATCH_BYTES = 1 << 20
 """Small frames travel together, which saves turns; a large one travels alone, which saves memory."""
+
+URGENT_BYTES = 4 << 20
+"""While less mail than this waits, nodes take turns, so that one finds several frames at once; else those with mail come
+first and find it in the cache."""
 
 WAITING_BYTES = 16 << 20
 """While more mail than this waits, nodes read and do not send."""
@@ -209,17 +213,17 @@ class Wires:
         called = self._states[node] is _State.CALLED
         self._states[node] = _State.IDLE
         if more or called:
-            self._call(node, urgent=called)
+            self._call(node, has_mail=called)
         elif self._busy == 0:
             self._changed.notify_all()
 
-    def _call(self, node: NodeId, *, urgent: bool = False) -> None:
-        """Have a node served; one with mail before those that may only have something to send."""
+    def _call(self, node: NodeId, *, has_mail: bool = False) -> None:
+        """Have a node served; where much waits, one with mail before those that may only have something to send."""
         state = self._states[node]
         if state is _State.AT_WORK or state is _State.CALLED:
             self._states[node] = _State.CALLED
             return
-        if urgent:
+        if has_mail and self._waiting > URGENT_BYTES:
             self._queue.appendleft(node)
         elif state is _State.IDLE:
             self._queue.append(node)
@@ -265,12 +269,8 @@ class Wires:
 
     def _reached(self, sender: NodeId, out: Outbound) -> tuple[NodeId, ...]:
         """The nodes here that a frame gets to."""
-        arrives = self._arrives
-        return tuple(
-            to
-            for to in out.recipients
-            if to in self._nodes and (arrives is None or arrives(sender, to, out.frame))
-        )
+        arrives, here = self._arrives, tuple(filter(self._nodes.__contains__, out.recipients))
+        return here if arrives is None else tuple(to for to in here if arrives(sender, to, out.frame))
 
     def _deliver(self, letters: Iterable[Letter]) -> None:
         with self._lock:
@@ -281,7 +281,7 @@ class Wires:
                     self._mail[recipient].append((sender, payload))
                     reached[recipient] = True
             for recipient in reached:
-                self._call(recipient, urgent=True)
+                self._call(recipient, has_mail=True)
 
 
 def drive(exchange: Generator[Wires, None, _T]) -> _T:
