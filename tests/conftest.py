@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import networkx as nx
 import pytest
+from hypothesis import settings
 
 import cesar
 
@@ -79,3 +80,6 @@ def together():
             return list(pool.map(one, folders))
 
     return run
+
+settings.register_profile("cesar", deadline=None)  # a first call may compile its kernel, and machines are busy
+settings.load_profile("cesar")
