@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from functools import partial
 
 import networkx as nx
 import numpy as np
 import pytest
 
-from cesar.peer import transport
-from cesar.peer.chunks import CHUNK, Message
+from cesar.peer import chunks, transport
+from cesar.peer.chunks import Message
 from cesar.peer.link import Link, Room
 from cesar.peer.peer import on_loop
 from cesar.peer.runtime import AsyncPeer
@@ -18,7 +19,7 @@ from support.lan import make_network, met, running
 from support.waiting import until
 
 GRACE = 4.0
-"""Seconds that a busy machine may take for its own part of a round of these sizes."""
+"""Seconds that a busy machine may take for its own part of a round, and one more for each process that waits for a core."""
 
 
 @pytest.mark.parametrize("steps", range(6))
@@ -103,18 +104,24 @@ class Reader:
 
     async def read(self):
         message = await self._stream.read()
-        if isinstance(message, bytes) and len(message) >= CHUNK:
+        if isinstance(message, bytes) and len(message) >= chunks.CHUNK:
             await asyncio.sleep(self._seconds)
         return message
 
 
-@pytest.mark.parametrize("seconds", [0.7, 3600.0], ids=["slowly", "never"])
+def honest_company(reports):
+    """Whether somebody has averaged with all but node 0 after the first round, in which nobody knows yet who is slow."""
+    return any(len(set(report.contributors) - {0}) == 3 for _, report in reports[4:])
+
+
+@pytest.mark.parametrize("seconds", [0.3, 3600.0], ids=["slowly", "never"])
 def test_who_does_not_read_costs_no_more_than_the_deadline(tmp_path, monkeypatch, seconds):
     """A neighbour takes part as it should, but hardly reads the shares: those of the others are made all the same."""
-    monkeypatch.setattr(transport, "SENDING_AT_ONCE", CHUNK)
+    monkeypatch.setattr(chunks, "CHUNK", 1 << 18)
+    monkeypatch.setattr(transport, "SENDING_AT_ONCE", 1 << 19)
     monkeypatch.setattr(transport, "STILL_SECONDS", 0.5)
-    size, honest = 3 * CHUNK, [1, 2, 3, 4]
-    network = make_network(tmp_path / "net", nx.complete_graph(5), rounds="floor = 1.0\nceiling = 2.0")
+    size, honest = 2_500_000, [1, 2, 3, 4]
+    network = make_network(tmp_path / "net", nx.complete_graph(5), rounds="floor = 1.0\nceiling = 3.0")
 
     async def endless(peer):
         while True:
@@ -128,7 +135,7 @@ def test_who_does_not_read_costs_no_more_than_the_deadline(tmp_path, monkeypatch
             await enemy.start()
             await met(enemy, set(honest))
             job = asyncio.create_task(endless(enemy))
-            for _ in range(3):
+            while len(reports) < 12 or (len(reports) < 24 and not honest_company(reports)):
                 before = [peer.patience for peer in peers]
                 models = [np.full(size, peer.id, np.float32) for peer in peers]
                 jobs = map(AsyncPeer.average_vector, peers, models)
@@ -140,5 +147,6 @@ def test_who_does_not_read_costs_no_more_than_the_deadline(tmp_path, monkeypatch
         return reports
 
     reports = on_loop(scene())
-    assert all(report.seconds < patience + GRACE for patience, report in reports)
-    assert any(set(report.contributors) - {0} for _, report in reports[4:])
+    grace = GRACE + os.getloadavg()[0] / (os.cpu_count() or 1)
+    assert all(report.seconds < patience + grace for patience, report in reports)
+    assert honest_company(reports)

@@ -166,7 +166,7 @@ class Fleet:
             return b""
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - 4096))
-            return (file.read().splitlines() or [b""])[-1]
+            return [b"", *file.read().split(b"\n")[:-1]][-1]
 
     def taken(self) -> int:
         """How many rounds a peer has taken part in; the median, for numbers can be skipped."""
@@ -505,7 +505,7 @@ def test_an_adversary(tmp_path):
             fleet.start(node)
         fleet.finish(300)
         seconds = time.monotonic() - begin
-    lies = int((fleet.folder(enemy) / "lies").read_text())
+    lies = max(map(int, (fleet.folder(enemy) / "lies").read_text().split()))
     fleet.longest()
     checked, lost = fleet.check_averages()
     logs = "".join((fleet.folder(i) / "log").read_text() for i in fleet.nodes)

@@ -118,4 +118,7 @@ def attack(folder: Path, _data: Path, last: Path, _namespace: str | None, pause:
             while worker.wanted(last, -1):
                 time.sleep(pause)
                 peer.average_vector(rng.normal(size=worker.SIZE).astype(np.float32))
-                (folder / "lies").write_text(str(liar.lies))
+                with (folder / "lies").open(
+                    "ab", buffering=0
+                ) as file:  # killed at any moment, it has whole lines
+                    file.write(f"{liar.lies}\n".encode())

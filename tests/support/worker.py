@@ -61,6 +61,9 @@ def train(folder: Path, data: Path, last: Path, namespace: str | None, pause: fl
     (folder / DUMPS).mkdir(exist_ok=True)
     part = np.load(data)
     notes = read_notes(folder)
+    if notes:
+        text = (folder / NOTES).read_bytes()
+        os.truncate(folder / NOTES, text.rfind(b"\n") + 1)
     model = np.load(folder / DUMPS / notes[-1]["file"])[1] if notes else np.zeros(SIZE, np.float32)
     with Peer.join(folder, resume=bool(notes)) as peer:
         reached = notes[-1]["report"]["round"] if notes else -1
@@ -88,8 +91,9 @@ def note(folder: Path, **fields: object) -> None:
 
 
 def read_notes(folder: Path) -> list[dict]:
+    """Whole lines: the last one may be on its way, or was cut short when its process was killed."""
     path = folder / NOTES
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
 
 
 def wanted(last: Path, reached: int) -> bool:
