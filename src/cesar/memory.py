@@ -21,6 +21,9 @@ LEAST = 1 << 20
 _MOST = 32
 """Pieces on the shelf; beyond that the one that has lain there longest goes."""
 
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3), the same on all processors
+_KEPT_FREE, _FROM_SYSTEM = 32 << 20, 4 << 20
+
 _shelf: dict[int, NDArray[np.uint8]] = {}
 _numbers = count()
 
@@ -37,6 +40,20 @@ def empty(length: int, dtype: DTypeLike) -> NDArray[Any]:
     lease = (ctypes.c_ubyte * len(piece)).from_buffer(piece.data)  # every view of the result keeps it alive
     weakref.finalize(lease, _give_back, piece).atexit = False
     return np.frombuffer(memoryview(lease), np.uint8, size).view(kind)
+
+
+def keep_freed() -> bool:
+    """Have the C library keep what is freed, too: pieces of less than 4 MB, and 32 MB of them in a row.
+
+    A peer's messages are bytes of 1 MB, which gRPC copies to pieces of its own. By itself glibc gives such pieces back to the
+    system when they are freed, and every one of them is fresh memory again. This holds for the whole process. Other
+    systems have no such switch; returns whether this one has.
+    """
+    try:
+        option = ctypes.CDLL(None).mallopt
+    except (OSError, TypeError, AttributeError):  # Windows has no such library, others no such function
+        return False
+    return bool(option(_MMAP_THRESHOLD, _FROM_SYSTEM) and option(_TRIM_THRESHOLD, _KEPT_FREE))
 
 
 def clear() -> None:

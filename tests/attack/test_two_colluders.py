@@ -209,5 +209,7 @@ def test_a_leak_that_planning_repairs_is_read_before_and_not_after():
     assert read.keys() == exposed(first.groups, coalition).keys()
     for node, values in read.items():
         np.testing.assert_allclose(values, vectors[node], atol=1e-6)
-    planned = cesar.Cesar(sparsifier=cesar.FullSharing(), group_size=3, collusion=2, ring_bits=32).for_graph(graph)
+    planned = cesar.Cesar(sparsifier=cesar.FullSharing(), group_size=3, collusion=2, ring_bits=32).for_graph(
+        graph
+    )
     assert groups.attack(grouped_sums(graph, planned, tuple(coalition), vectors), SIZE) == {}

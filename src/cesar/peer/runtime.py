@@ -187,6 +187,7 @@ class AsyncPeer(contextlib.AbstractAsyncContextManager["AsyncPeer"]):
             ConfigError: another process runs this peer, or has its port.
             MembershipError: its certificate or its roster has ended.
         """
+        memory.keep_freed()
         self._locked.callback(os.close, states.lock(self.config.state))
         try:
             self._resume()
