@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import networkx as nx
 import numpy as np
 import pytest
@@ -120,3 +122,19 @@ def test_nodes_in_two_places_average_as_in_one(method):
         assert np.concatenate([one.vectors for one in results]).tobytes() == expected.vectors.tobytes()
         for category, counts in expected.bytes.items():
             assert np.concatenate([one.bytes[category] for one in results]).tolist() == counts.tolist()
+
+
+@every_method
+def test_a_round_leaves_nothing_to_search_for(method):
+    """What it made is gone when it ends, without Python's collector of cycles, which rests while frames travel."""
+    used = ensemble(method)
+    used.round(MODELS)
+    gc.collect()
+    gc.disable()
+    try:
+        used.round(MODELS)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+    used.round(MODELS)
+    assert gc.isenabled()

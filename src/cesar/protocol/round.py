@@ -88,6 +88,8 @@ class Course:
         step = self._law[self.phase]
         self.phase = min((phase for phase in self._law if phase > self.phase), default=Phase.DONE)
         step.then()
+        if self.finished:
+            self._law = {}  # its steps refer to the round and the round to them: now both can go when the round is dropped
 
 
 class Outbox:

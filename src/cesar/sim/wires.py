@@ -9,9 +9,11 @@ has wires of its own nodes; what is for others leaves them in `carry` and is han
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import threading
 from collections import deque
-from collections.abc import Callable, Container, Generator, Iterable, Mapping
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from enum import Enum
 from functools import partial
@@ -55,6 +57,18 @@ class _State(Enum):
     QUEUED = 1
     AT_WORK = 2
     CALLED = 3  # at work, and there is more to do
+
+
+@contextlib.contextmanager
+def _no_collections() -> Iterator[None]:
+    """Without Python's search for cycles, which walks over all objects of all nodes again and again; a round leaves none."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 class Wires:
@@ -117,7 +131,8 @@ class Wires:
         with self._lock:
             for node in self._nodes:
                 self._call(node)
-        self._carry()
+        with _no_collections():
+            self._carry()
         return self._leaving
 
     @property
