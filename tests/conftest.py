@@ -81,5 +81,8 @@ def together():
 
     return run
 
-settings.register_profile("cesar", deadline=None)  # a first call may compile its kernel, and machines are busy
+
+settings.register_profile(
+    "cesar", deadline=None
+)  # a first call may compile its kernel, and machines are busy
 settings.load_profile("cesar")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import cesar
-from cesar import bits, ring
+from cesar import bits, packing, ring
 from cesar.attack.leakage import ESTIMATORS, identified, separate, solve
 from cesar.attack.view import View, scene_of, sent_to, view_of
 from cesar.audit import groups
@@ -319,7 +319,7 @@ def one_sum(seen, neighbours, recorded, method):
     kept, words = sets & (sets.sum(axis=0) > method.masks), np.zeros(SIZE, dtype=np.uint32)
     for a, i in enumerate(neighbours):
         if i in seen.shares:
-            words[kept[a]] += ring.unpack(seen.shares[i].values, 32, int(kept[a].sum()))
+            words[kept[a]] += packing.unpack(seen.shares[i].values, 32, int(kept[a].sum()))
     exchange = exchange_of({seen.node: seen}, recorded.graph, method, SIZE)
     number = {pattern.tobytes(): k for k, pattern in enumerate(exchange.selected)}
     flags = np.zeros((len(neighbours), SIZE), dtype=bool)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cesar import bits, ring
+from cesar import bits, packing, ring
 from cesar.crypto.keys import (
     EPOCH_ROUNDS,
     KeyPair,
@@ -406,9 +406,9 @@ def masked_words(vector, sets, i, keys, grid, s):
     kept = kept_positions(sets[i], [partner.words for partner in partners.values()], s)
     maskers = [Masker(keys[i, j], partner, wants_negation(i, j)) for j, partner in partners.items()]
     count = bits.count(kept)
-    out = np.empty(ring.packed_size(count, grid.bits), dtype=np.uint8)
+    out = np.empty(packing.packed_size(count, grid.bits), dtype=np.uint8)
     write_masked(out, vector, sets[i], kept, maskers, grid, dither=0)
-    return kept, ring.unpack(out, grid.bits, count)
+    return kept, packing.unpack(out, grid.bits, count)
 
 
 def unit_grid(width, size):
@@ -482,9 +482,9 @@ def grouped_words(members, flags, steps, width):
     words = {}
     for i in members:
         masks = [(keys[frozenset((i, j))], wants_negation(i, j)) for j in members if j != i]
-        out = np.empty(ring.packed_size(int(flags.sum()), width), dtype=np.uint8)
+        out = np.empty(packing.packed_size(int(flags.sum()), width), dtype=np.uint8)
         write_grouped(out, steps[i].astype(np.float32), positions, masks, unit_grid(width, size))
-        words[i] = ring.unpack(out, width, int(flags.sum())).copy()
+        words[i] = packing.unpack(out, width, int(flags.sum())).copy()
     return words, keys
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from cesar import bits, ring
+from cesar import bits, packing, ring
 from cesar.errors import DataError, PrivacyError
 
 relaxed = settings(deadline=None)  # the first call of a kernel compiles it
@@ -276,8 +276,8 @@ words_of_any_size = hnp.arrays(np.uint32, st.integers(0, 200))
 @relaxed
 @given(words_of_any_size, widths)
 def test_packing_is_one_long_number(words, width):
-    out = np.empty(ring.packed_size(len(words), width), dtype=np.uint8)
-    ring.pack(words, width, out)
+    out = np.empty(packing.packed_size(len(words), width), dtype=np.uint8)
+    packing.pack(words, width, out)
     number = sum((int(word) % (1 << width)) << (width * k) for k, word in enumerate(words))
     assert out.tobytes() == number.to_bytes(-(-width * len(words) // 8), "little")
 
@@ -285,10 +285,10 @@ def test_packing_is_one_long_number(words, width):
 @relaxed
 @given(words_of_any_size, widths, st.integers(0, 3))
 def test_unpack_undoes_pack_wherever_the_bytes_lie(words, width, offset):
-    size = ring.packed_size(len(words), width)
+    size = packing.packed_size(len(words), width)
     out = np.empty(offset + size, dtype=np.uint8)
-    ring.pack(words, width, out[offset:])
-    back = ring.unpack(out[offset:], width, len(words))
+    packing.pack(words, width, out[offset:])
+    back = packing.unpack(out[offset:], width, len(words))
     assert np.array_equal(back, words & np.uint32((1 << width) - 1))
 
 

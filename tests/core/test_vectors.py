@@ -19,7 +19,7 @@ import pytest
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 
-from cesar import bits, ring, wire
+from cesar import bits, packing, ring, wire
 from cesar.crypto.keys import (
     KeyPair,
     Keyring,
@@ -307,8 +307,8 @@ def test_relay(case):
 @replayed("packing", "packing")
 def test_packing(case):
     words = np.array(case["words"], dtype=np.uint32)
-    out = np.empty(ring.packed_size(len(words), case["bits"]), dtype=np.uint8)
-    ring.pack(words, case["bits"], out)
+    out = np.empty(packing.packed_size(len(words), case["bits"]), dtype=np.uint8)
+    packing.pack(words, case["bits"], out)
     assert out.tobytes().hex() == case["packed"]
 
 
@@ -316,7 +316,7 @@ def test_packing(case):
 def test_unpacking(case):
     data = np.frombuffer(h(case["packed"]), dtype=np.uint8)
     low = [word % (1 << case["bits"]) for word in case["words"]]
-    assert ring.unpack(data, case["bits"], len(low)).tolist() == low
+    assert packing.unpack(data, case["bits"], len(low)).tolist() == low
 
 
 def floats_of(values):
@@ -477,16 +477,16 @@ def test_share(case):
         checks={partner: h(check) for partner, check in zip(case["partners"], case["checks"], strict=True)},
         indices=indices,
         parameters=len(words),
-        values=ring.packed_size(len(words), case["bits"]),
+        values=packing.packed_size(len(words), case["bits"]),
     )
-    ring.pack(words, case["bits"], out)
+    packing.pack(words, case["bits"], out)
     assert bytes(frame.payload).hex() == case["frame"]
     share = wire.Share.decode(body_of(case), case["view"], indices is not None)
     assert share.facts.hex() == case["facts"]
     assert list(share.partners) == case["partners"]
     assert [check.hex() for check in share.checks] == case["checks"]
     assert share.indices == indices
-    assert ring.unpack(share.values, case["bits"], len(words)).tolist() == case["words"]
+    assert packing.unpack(share.values, case["bits"], len(words)).tolist() == case["words"]
 
 
 @replayed("wire", "plain_share")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cesar import ring, wire
+from cesar import packing, ring, wire
 from cesar.crypto.keys import RoundId
 from cesar.errors import EncodingError
 
@@ -183,10 +183,10 @@ def allocate(share):
         checks=share["checks"],
         indices=share["indices"],
         parameters=len(words),
-        values=ring.packed_size(len(words), bits),
+        values=packing.packed_size(len(words), bits),
     )
     assert out.ctypes.data % 4 == 0, "words are written in place"
-    ring.pack(words, bits, out)
+    packing.pack(words, bits, out)
     return frame
 
 
@@ -194,7 +194,7 @@ def allocate(share):
 @given(shares())
 def test_share(share):
     frame, bits, words = allocate(share), share["bits"], share["words"]
-    size = ring.packed_size(len(words), bits)
+    size = packing.packed_size(len(words), bits)
     assert frame.sections["values"] == size
     assert frame.sections["control"] == wire.HEADER_BYTES
     assert frame.parameters == len(words)
@@ -204,7 +204,7 @@ def test_share(share):
     assert read.partners == tuple(sorted(share["checks"]))
     assert dict(zip(read.partners, read.checks, strict=True)) == share["checks"]
     assert read.indices == share["indices"]
-    assert ring.unpack(read.values, bits, len(words)).tolist() == words.tolist()
+    assert packing.unpack(read.values, bits, len(words)).tolist() == words.tolist()
 
 
 @given(

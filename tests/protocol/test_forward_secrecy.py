@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import cesar
-from cesar import bits, ring
+from cesar import bits, packing, ring
 from cesar.crypto.keys import KeyPair, Keyring, PairSecret, RoundId, digest_positions, hkdf_extract, mask_key
 from cesar.crypto.keystream import Keystream
 from cesar.protocol.sender import wants_negation
@@ -125,7 +125,7 @@ class Thief:
         kind = (
             np.uint64 if self.case.method.group_size else np.uint32
         )  # groups mask wider words than they send
-        words = ring.unpack(share.values, 32, SIZE).astype(kind) << kind(8 * kind().nbytes - 32)
+        words = packing.unpack(share.values, 32, SIZE).astype(kind) << kind(8 * kind().nbytes - 32)
         for partner in share.partners:
             key = self.key(round_, sender, receiver, partner)
             if key is None:

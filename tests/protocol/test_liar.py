@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 
 import cesar
-from cesar import ring
+from cesar import packing, ring
 from cesar.crypto.keys import RoundId, digest_positions, mask_key
 from cesar.crypto.keystream import Keystream
 from cesar.indices import IndexSet, encode
@@ -343,7 +343,7 @@ class Equations:
         assert held.share.partners == tuple(j for j in group if j != held.sender), "every other member masks"
         keys = {j: cls.key(case, held, group, j) for j in held.share.partners}
         assert tuple(keys[j].check for j in held.share.partners) == held.share.checks
-        words = ring.unpack(held.share.values, width, held.positions.count).astype(np.uint64)
+        words = packing.unpack(held.share.values, width, held.positions.count).astype(np.uint64)
         signs = {j: 1 if held.sender < j else -1 for j in keys}
         clear = words << np.uint64(64 - width)
         for j, key in keys.items():
@@ -524,7 +524,7 @@ def test_a_liar_who_calls_members_absent_cannot_bring_sums_with_and_without_them
 def words_of(world, round_=0):
     """Sender → its words, where everything is sent."""
     return {
-        held.sender: ring.unpack(held.share.values, 32, SIZE).copy()
+        held.sender: packing.unpack(held.share.values, 32, SIZE).copy()
         for held in world.held
         if held.round_ == round_
     }

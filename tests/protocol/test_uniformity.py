@@ -16,7 +16,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from cesar import bits, ring
+from cesar import bits, packing, ring
 from cesar.crypto.keys import KeyPair
 from cesar.methods import Cesar, SecureAggregation
 from cesar.node import Node
@@ -57,8 +57,8 @@ def poisson_bound(mean):
 
 def byte_excess(words, width):
     """How far the bytes of the packed words are from equally frequent, relative to the bound."""
-    packed = np.empty(ring.packed_size(len(words), width), dtype=np.uint8)
-    ring.pack(words, width, packed)
+    packed = np.empty(packing.packed_size(len(words), width), dtype=np.uint8)
+    packing.pack(words, width, packed)
     observed, expected = np.bincount(packed, minlength=256), len(packed) / 256
     return ((observed - expected) ** 2 / expected).sum() / chi_square_bound(255)
 
@@ -139,7 +139,7 @@ def captured(method, models, *, round_=0, attempt=0, graph=GRAPH):
         if frame.kind is Kind.SHARE:
             _, body = read_header(frame.payload)
             share = Share.decode(body, hoods[recipient].view, explicit=False)
-            words[sender, recipient] = ring.unpack(share.values, method.ring_bits, frame.parameters).copy()
+            words[sender, recipient] = packing.unpack(share.values, method.ring_bits, frame.parameters).copy()
         return True
 
     wires = Wires(nodes, arrives=arrives)

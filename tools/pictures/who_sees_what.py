@@ -16,7 +16,7 @@ from sklearn.datasets import load_digits
 
 import cesar
 from cesar import graphs
-from cesar.ring import unpack
+from cesar.packing import unpack
 from cesar.wire import Frame, Kind, Share, read_header
 
 OUT = Path(__file__).parents[2] / "docs" / "who-sees-what.svg"

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from cesar import bits, ring
+from cesar import bits, packing, ring
 from cesar.audit.transcript import Keyrings, Transcript, own_mask
 from cesar.grouping import Group
 from cesar.linear import solve
@@ -62,7 +62,7 @@ def _opened(
     context = ring.exponents_to_bytes(terms.exponents) + members_to_bytes(members, view)
     total = np.zeros(count, dtype=np.int64)
     for i in (node for node in members if node not in keys):
-        total += ring.unpack(seen.shares[i].values, grid.bits, count).astype(np.int64) << (64 - grid.bits)
+        total += packing.unpack(seen.shares[i].values, grid.bits, count).astype(np.int64) << (64 - grid.bits)
         for a in (node for node in members if node in keys):
             total -= own_mask(seen, keys, a, i, context, positions, wide=True)
     return bits.to_bools(positions, size), np.ldexp(total / grid.scales[0], grid.bits - 64)

@@ -13,7 +13,7 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from cesar import bits, ring
+from cesar import bits, packing, ring
 from cesar.audit.exchange import Exchange, Flags, distinct, views_of
 from cesar.audit.exposure import exposed_at
 from cesar.crypto.keys import Keyring, RoundId, digest_positions, mask_key
@@ -190,7 +190,7 @@ def _unmasked(
         sets = {j: own if coordinated else own & flags[j] for j in share.partners}
         kept = own & (np.sum([*sets.values(), np.zeros_like(own)], axis=0) >= method.masks)
         values = np.zeros(len(own), dtype=np.int64)
-        values[kept] = ring.unpack(share.values, grid.bits, int(kept.sum()))
+        values[kept] = packing.unpack(share.values, grid.bits, int(kept.sum()))
         for a in set(share.partners) & set(coalition):
             node = NodeId(a)
             common = sets[node]

@@ -13,7 +13,7 @@ from cesar import graphs
 from cesar.crypto.keys import RoundId
 from cesar.grouping import Group
 from cesar.methods import DPSGD, Cesar, Method, SecureAggregation
-from cesar.ring import unpack
+from cesar.packing import unpack
 from cesar.seeds import SeedTree
 from cesar.sim import CrashPoint, Ensemble, RoundResult
 from cesar.sparsify import CoordinatedSubsampling, RandomSubsampling, TopK

@@ -86,7 +86,7 @@ class Transport:
         self._dates: asyncio.Task[None] | None = None
         self.links: dict[NodeId, Link] = {}
         self._room = Room()
-        self._set_links()
+        _link_up(self.links, roster.graph[identity.id], self._room, hub)
 
     async def start(self) -> None:
         """Open the port and start to dial.
@@ -160,7 +160,7 @@ class Transport:
                 _end(self.links.pop(peer), self._dialling.pop(peer, None))
             else:
                 self._part(peer)
-        self._set_links()
+        _link_up(self.links, roster.graph[self._identity.id], self._room, self._hub)
         if self._server is not None or self._listen_at is None:
             self._dial_all()
 
@@ -230,10 +230,6 @@ class Transport:
         if self._server is not None:
             await self._server.stop(0.2)
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _set_links(self) -> None:
-        for peer in self._roster.graph[self._identity.id]:
-            self.links.setdefault(NodeId(peer), Link(NodeId(peer), self._room, self._hub))
 
     def _part(self, peer: NodeId) -> None:
         """Let go of a neighbour that was removed, once it has been told so: an honest one stops then."""
@@ -351,6 +347,12 @@ class Transport:
         if names[0].id not in self.links:
             raise Refusal(f"node {names[0].id} is in the roster, but not a neighbour of this peer")
         return names[0].id
+
+
+def _link_up(links: dict[NodeId, Link], neighbours: Iterable[NodeId], room: Room, hub: Hub) -> None:
+    """A link for each neighbour that has none yet."""
+    for peer in map(NodeId, neighbours):
+        links.setdefault(peer, Link(peer, room, hub))
 
 
 def _continues(old: Member, new: Member) -> bool:

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cesar import bits, ring
+from cesar import bits, packing, ring
 from cesar.crypto.keys import facts_of
 from cesar.errors import (
     DataError,
@@ -336,7 +336,7 @@ class GroupedRound:
             checks={j: key.check for j, key in keys.items()},
             indices=None,
             parameters=count,
-            values=ring.packed_size(count, grid.bits),
+            values=packing.packed_size(count, grid.bits),
         )
         masks = [(key, wants_negation(self._context.me, j)) for j, key in keys.items()]
         write_grouped(out, self._own.vector, task.positions, masks, grid)

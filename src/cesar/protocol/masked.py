@@ -33,7 +33,7 @@ from functools import partial
 
 import numpy as np
 
-from cesar import bits, ring
+from cesar import bits, packing, ring
 from cesar.crypto.keys import facts_of
 from cesar.errors import DataError, EncodingError, Reason, RemoteProtocolError
 from cesar.indices import IndexSet, decode
@@ -243,7 +243,7 @@ class MaskedRound:
             checks={j: masker.key.check for j, masker in zip(partners, maskers, strict=True)},
             indices=explicit,
             parameters=count,
-            values=ring.packed_size(count, grid.bits),
+            values=packing.packed_size(count, grid.bits),
         )
         dither = self._context.dither_for(receiver, grid)
         write_masked(out, self._own.vector, own.words, kept, maskers, grid, dither)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from cesar import bits, ring
+from cesar import bits, packing, ring
 from cesar.crypto.keys import MaskKey, digest_positions
 from cesar.crypto.keystream import Keystream
 from cesar.errors import EncodingError, PrivacyError
@@ -121,7 +121,7 @@ def write_masked(
         )
     assert written == total, "the frame was sized for other positions"
     if grid.bits != 32:
-        ring.pack(words, grid.bits, out)
+        packing.pack(words, grid.bits, out)
 
 
 def write_grouped(
@@ -164,7 +164,7 @@ def write_grouped(
         )
     assert written == total, "the frame was sized for other positions"
     if grid.bits != 32:
-        ring.pack(words, grid.bits, out)
+        packing.pack(words, grid.bits, out)
 
 
 def read_values(data: ByteArray, count: int, width: int) -> RingWords:
@@ -173,11 +173,11 @@ def read_values(data: ByteArray, count: int, width: int) -> RingWords:
     Raises:
         EncodingError: these are not `count` words of `width` bits.
     """
-    if len(data) != ring.packed_size(count, width):
+    if len(data) != packing.packed_size(count, width):
         raise EncodingError(f"{count} values of {width} bits do not fill {len(data)} bytes")
     if count * width % 8 and data[-1] >> (count * width % 8):
         raise EncodingError("the padding is not zero")
-    return ring.unpack(data, width, count)
+    return packing.unpack(data, width, count)
 
 
 def dither_for(secret: bytes, receiver: NodeId) -> int:
