@@ -19,7 +19,7 @@ from support.lan import Lines, make_network, met, running, slow_down
 from support.waiting import until
 
 SIZE, PEERS = 4000, 5
-METHOD = 'name = "cesar"\nsparsifier = "topk"\nshare = 0.1\ngroup_size = 2\nmemory = true'
+METHOD = 'name = "cesar"\nsparsifier = "topk"\nshare = 0.1\ngroup_size = 2\nmemory = true\nring_bits = 32'
 
 PATIENT = "floor = 20.0\nceiling = 60.0"
 """Where nobody is away, nobody is to be left behind on a busy machine."""
