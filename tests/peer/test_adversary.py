@@ -17,7 +17,7 @@ from support.liar import Liar
 
 SIZE, ALPHA, ENEMY, ROUNDS = 200, 0.6, 0, 8
 HONEST = [1, 2, 3, 4, 5, 6]
-METHOD = f'name = "cesar"\nsparsifier = "random"\nalpha = {ALPHA}\ngroup_size = 2'
+METHOD = f'name = "cesar"\nsparsifier = "random"\nalpha = {ALPHA}\ngroup_size = 2\nring_bits = 32'
 
 
 @pytest.mark.slow  # rounds wait for deadlines, on a busy machine for long

@@ -35,7 +35,7 @@ from support.waiting import wait_until
 
 PEERS, ALPHA, MASKS = 16, 0.6, 1
 METHOD = f'name = "cesar"\nsparsifier = "random"\nalpha = {ALPHA}\nmasks = {MASKS}'
-GROUPS = f'name = "cesar"\nsparsifier = "random"\nalpha = {ALPHA}\ngroup_size = 2'
+GROUPS = f'name = "cesar"\nsparsifier = "random"\nalpha = {ALPHA}\ngroup_size = 2\nring_bits = 32'
 both = pytest.mark.parametrize("method", [METHOD, GROUPS], ids=["published", "groups"])
 ROUNDS = "floor = 1.0\nceiling = 5.0"
 

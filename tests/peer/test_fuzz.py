@@ -40,7 +40,7 @@ KINDS, WEIGHTS = [Message.FRAME, Message.ROSTER, Message.STATUS, Message.HELLO],
 class Here(EngineThread):
     """Runs calls at once."""
 
-    async def call(self, job):
+    async def call(self, job, work=None):
         return job(await self.ready())
 
 
