@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from cesar.reproduce.figures import membership
@@ -123,27 +124,16 @@ def _told(found: dict[str, Saved]) -> str:
     )
 
 
-def _masks_hide(outcome: Outcome) -> Finding | None:
-    found = _recovered(outcome, ("CESAR, paper", "CESAR", "coordinated"))
+def _hides(titles: Sequence[str], more: str, outcome: Outcome) -> Finding | None:
+    """Whether nothing of these methods' models was found out."""
+    found = _recovered(outcome, titles)
     if not found:
         return None
     hidden = all(method["recovered"] <= HIDDEN for method in found.values())
     return Finding(
         verdict=Verdict.HOLDS if hidden else Verdict.FAILS,
         ours=f"After {max(WINDOWS)} rounds: {_told(found)}.",
-        why="A receiver gets sums of s + 1 members, over other members in every round. It can solve them for single models, "
-        "which change slowly.",
-    )
-
-
-def _groups_hide(outcome: Outcome) -> Finding | None:
-    found = _recovered(outcome, [*GROUPED.values(), FEW])
-    if not found:
-        return None
-    hidden = all(method["recovered"] <= HIDDEN for method in found.values())
-    return Finding(
-        verdict=Verdict.HOLDS if hidden else Verdict.FAILS,
-        ours=f"After {max(WINDOWS)} rounds: {_told(found)}. The area left is that of a group's mean.",
+        why=more,
     )
 
 
@@ -160,8 +150,15 @@ APPROACHES = Reproduction(
         Claim(
             title="Masks hide a node's model from its neighbours",
             paper="private, as a tick",
-            check=_masks_hide,
+            check=partial(
+                _hides,
+                ("CESAR, paper", "CESAR", "coordinated"),
+                "A receiver gets sums of s + 1 members, over other members in every round, of models that change slowly.",
+            ),
         ),
-        Claim(title="Fixed groups hide it in any number of rounds", check=_groups_hide),
+        Claim(
+            title="Fixed groups hide it in any number of rounds",
+            check=partial(_hides, (*GROUPED.values(), FEW), "The area left is that of a group's mean."),
+        ),
     ),
 )

@@ -21,7 +21,7 @@ RULES = (
 
 MIXING = (
     "With `arrived` a node takes the mean of its own value and those that came; with `neighbours` what did not come counts as its "
-    "own value. The paper's code base has the second for D-PSGD and the first for CESAR (design/011-how-sums-become-models.md)."
+    "own value. Algorithm 1 of the paper is the first, decentralizepy does the second (design/011-how-sums-become-models.md)."
 )
 FULL, FEW, FORGETFUL = "D-PSGD, everything", "groups of 2, TopK 5 %, memory", "groups of 2, TopK 5 %"
 
