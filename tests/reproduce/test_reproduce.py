@@ -216,6 +216,26 @@ def test_overlapping_runs_are_copied(smoke, tmp_path):
     other = experiment.model_copy(update={"rounds": experiment.rounds + 1})
     assert running.adopt(other, tmp_path / "new", smoke) == 0
     assert running.adopt(experiment, tmp_path / "new", smoke) == len(experiment.method)
+    methods = tuple(m.model_copy(update={"label": f"{m.title}, again"}) for m in experiment.method)
+    renamed = experiment.model_copy(update={"method": methods})
+    assert running.adopt(renamed, tmp_path / "renamed", smoke) == len(methods), "names do not matter"
+    summaries = (tmp_path / "renamed").glob("*/seed-1/summary.json")
+    assert {json.loads(path.read_text())["title"] for path in summaries} == {m.title for m in methods}
+
+
+def test_figures_share_their_medium_runs():
+    """Hours are spent once: what other figures train at degree 6 and 30 % is among the runs of `groups`."""
+    shards, iid = find("groups").parts(Scale.MEDIUM).values()
+    for name, part, whole in (
+        ("settings", "topk-6-30", iid),
+        ("settings", "random-6-30", shards),
+        ("datasets-random", "cifar10", shards),
+        ("dropouts", "0-percent", iid),
+        ("subsampling", "cifar10", shards),
+    ):
+        one = find(name).parts(Scale.MEDIUM)[part]
+        assert running._alike(one, whole), name
+        assert all(running._twin(method, one, whole) for method in one.method), name
 
 
 def test_other_settings_do_not_mix(smoke):

@@ -94,17 +94,24 @@ def adopt(experiment: Experiment, place: Path, root: Path) -> int:
         if path.parent == place or not _alike(experiment, sibling := run.read(path.parent)):
             continue
         for method in experiment.method:
+            twin = _twin(method, experiment, sibling)
+            if twin is None:
+                continue
             for seed in experiment.seeds:
-                source = path.parent / method.folder / f"seed-{seed}"
+                source = path.parent / twin.folder / f"seed-{seed}"
                 target = place / method.folder / f"seed-{seed}"
-                if (
-                    _same_run(method, experiment, sibling)
-                    and (source / "summary.json").exists()
-                    and not target.exists()
-                ):
+                if (source / "summary.json").exists() and not target.exists():
                     shutil.copytree(source, target)
+                    _entitle(target / "summary.json", method.title)
                     copied += 1
     return copied
+
+
+def _entitle(summary: Path, title: str) -> None:
+    """Give a copied run the name that it has here."""
+    found = json.loads(summary.read_text(encoding="utf-8"))
+    if found["title"] != title:
+        _write_json(summary, found | {"title": title})
 
 
 def _alike(one: Experiment, other: Experiment) -> bool:
@@ -113,14 +120,18 @@ def _alike(one: Experiment, other: Experiment) -> bool:
     return one.model_dump(exclude=free) == other.model_dump(exclude=free)
 
 
-def _same_run(method: MethodSection, one: Experiment, other: Experiment) -> bool:
-    """Whether both have the method and, if it takes CESAR's share, take it from the same runs."""
-    if method not in other.method:
-        return False
+def _twin(method: MethodSection, one: Experiment, other: Experiment) -> MethodSection | None:
+    """The other's method with the same settings, whatever it is called; if it takes CESAR's share, from the same runs."""
+
+    def settings(section: MethodSection) -> dict[str, object]:
+        return section.model_dump(exclude={"label"})
+
+    def models(experiment: Experiment) -> list[dict[str, object]]:
+        return [
+            settings(m) for m in experiment.method if m.name == "cesar" and m.sparsifier == method.sparsifier
+        ]
+
+    found = next((m for m in other.method if settings(m) == settings(method)), None)
     if method.name != "dpsgd" or method.sparsifier is None or method.share or method.alpha:
-        return True
-
-    def models(experiment: Experiment) -> list[MethodSection]:
-        return [m for m in experiment.method if m.name == "cesar" and m.sparsifier == method.sparsifier]
-
-    return one.seeds == other.seeds and models(one) == models(other)
+        return found
+    return found if one.seeds == other.seeds and models(one) == models(other) else None

@@ -143,7 +143,7 @@ APPROACHES = Reproduction(
     brief="the approaches, measured and attacked",
     what="the approaches measured: accuracy, bytes, and what a neighbour makes of all that it received",
     needs=needs("cifar10"),
-    takes=takes("10 s", "9 min", "8 h", "18 days"),
+    takes=takes("10 s", "25 min", "8 h", "18 days"),
     experiments=experiments,
     measurements=(Measurement(file="neighbour.json", of_parts=True, measure=_attack, pair=_pair),),
     claims=(

@@ -122,7 +122,7 @@ GROUPS = Reproduction(
     brief="fixed groups, averaging rules, memory and settling",
     what="groups of 2 and 3 beside CESAR and D-PSGD under both averaging rules, TopK with memory, all settled at the end",
     needs=needs("cifar10"),
-    takes=takes("15 s", "45 min", "a day", "7 weeks"),
+    takes=takes("15 s", "45 min", "9 h", "7 weeks"),
     experiments=experiments,
     claims=(
         Claim(

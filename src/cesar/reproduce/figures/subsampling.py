@@ -30,7 +30,7 @@ SUBSAMPLING = Reproduction(
     brief="independent against coordinated subsampling",
     what="independent against coordinated subsampling at equal bytes",
     needs=needs("cifar10, movielens"),
-    takes=takes("2 s", "5 min", "3 h", "4 days"),
+    takes=takes("2 s", "5 min", "80 min", "4 days"),
     experiments=experiments,
     claims=(
         Claim(
