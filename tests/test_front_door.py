@@ -15,7 +15,7 @@ import cesar
 from cesar.experiment import config, run
 from cesar.experiment.results import read_study
 from cesar.reproduce.document import write_document
-from cesar.reproduce.outcomes import read_all
+from cesar.reproduce.outcomes import read_all, read_shorter
 from cesar.reproduce.plots import draw
 
 ROOT = Path(__file__).parent.parent
@@ -120,7 +120,8 @@ def test_kept_runs_are_those_of_their_files():
 
 
 def test_results_are_written_from_the_kept_runs(tmp_path):
-    write_document(read_all([DOCS / "results"]), tmp_path / "results.md")
+    kept = [DOCS / "results"]
+    write_document(read_all(kept), read_shorter(kept), tmp_path / "results.md")
     assert (tmp_path / "results.md").read_text() == (DOCS / "results.md").read_text()
     for path in (tmp_path / "results").glob("*.svg"):
         assert path.read_bytes() == (DOCS / "results" / path.name).read_bytes()

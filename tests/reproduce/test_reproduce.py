@@ -10,6 +10,7 @@ import re
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cesar.cli.reproduce import app
@@ -21,7 +22,7 @@ from cesar.reproduce.catalogue import CATALOGUE, find
 from cesar.reproduce.compare import equal, no_worse
 from cesar.reproduce.figures import degree
 from cesar.reproduce.figures.settings import TABLE_III
-from cesar.reproduce.outcomes import read, read_all
+from cesar.reproduce.outcomes import read, read_all, read_shorter
 from cesar.reproduce.tables import Scale, check_scale
 from support.browser import browse
 
@@ -85,7 +86,7 @@ def test_groups_are_settled_and_compared_under_one_rule(smoke):
     shards, iid = (experiment.method for experiment in find("groups").parts(Scale.MEDIUM).values())
     assert shards == iid
     found = read(smoke / "groups")
-    rule, _, settled, memory = (claim.check(found).ours for claim in found.of.claims)
+    _, rule, _, settled, memory = (claim.check(found).ours for claim in found.of.claims)
 
     def end(part: str, method: str) -> dict[str, str]:
         return table(smoke / "groups" / part / method / "seed-1" / "metrics.csv")[-1]
@@ -99,8 +100,30 @@ def test_groups_are_settled_and_compared_under_one_rule(smoke):
         for m in ("cesar-random-30", "d-psgd-random-30-arrived")
     )
     gap = 100 * (float(ours["accuracy"]) - float(plain["accuracy"]))
-    assert f"iid, random, `arrived` {gap:+.2f} (one seed)" in rule, "at the end of training, before settling"
+    assert f"iid, random {gap:+.2f} (one seed)" in rule, "at the end of training, before settling"
     assert "with minus without" in memory
+
+
+def test_shorter_runs_speak_until_the_claims_own_are_there(smoke, tmp_path):
+    kept = Path(__file__).parents[2] / "docs" / "results"
+    assert "memory" in read_shorter([kept])
+    ends = [
+        [
+            float(table(kept / "memory" / m / f"seed-{seed}" / "metrics.csv")[-1]["accuracy"])
+            for seed in (1, 2, 3)
+        ]
+        for m in ("with-memory", "without")
+    ]
+    gap = 100 * np.mean(np.subtract(*ends))
+    others = [one for one in read_all([smoke]) if one.of.name != "groups"]
+    text = document.write_document(others, read_shorter([kept]), tmp_path / "results.md").read_text()
+    (line,) = (line for line in text.splitlines() if "**TopK with memory of what was sent" in line)
+    assert f"in 120 rounds, with memory minus without {gap:+.2f} (" in line
+    assert "learns no less: holds" in line
+    whole = document.write_document(
+        read_all([smoke]), read_shorter([kept]), tmp_path / "whole.md"
+    ).read_text()
+    assert "with memory minus without" not in whole, "smoke or not, the claim's own runs come first"
 
 
 def difference(mean: float, margin: float | None) -> Difference:
@@ -137,8 +160,8 @@ def test_what_is_kept_writes_the_same_document(smoke, tmp_path):
     assert len(kept) == count
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    document.write_document(read_all([smoke]), tmp_path / "a" / "results.md")
-    document.write_document(read_all([tmp_path / "results"]), tmp_path / "b" / "results.md")
+    document.write_document(read_all([smoke]), {}, tmp_path / "a" / "results.md")
+    document.write_document(read_all([tmp_path / "results"]), {}, tmp_path / "b" / "results.md")
     written = [sorted(p.relative_to(tmp_path / x) for p in (tmp_path / x).rglob("*.*")) for x in "ab"]
     assert written[0] == written[1]
     assert len(written[0]) == 5, "the document and four plots"
@@ -257,7 +280,7 @@ def test_damaged_results_are_named(smoke, tmp_path):
 
 def test_the_document_has_claims_and_tables(smoke, tmp_path):
     found = read_all([smoke])
-    text = document.write_document(found, tmp_path / "results.md").read_text()
+    text = document.write_document(found, {}, tmp_path / "results.md").read_text()
     for name in CATALOGUE:
         assert f"\n## {name}\n" in text
     for claim in (
@@ -274,7 +297,7 @@ def test_the_document_has_claims_and_tables(smoke, tmp_path):
     shutil.rmtree(tmp_path / "part", ignore_errors=True)
     part = Path(shutil.copytree(smoke / "masking", tmp_path / "part" / "masking"))
     shutil.rmtree(part / "random")
-    text = document.write_document(read_all([part.parent]), tmp_path / "part.md").read_text()
+    text = document.write_document(read_all([part.parent]), {}, tmp_path / "part.md").read_text()
     assert "Not run: random." in text
     assert "not measured.** `cesar reproduce ring`" in text
 

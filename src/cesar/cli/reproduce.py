@@ -98,12 +98,14 @@ def report_command(
 ) -> None:
     """One page with every plot beside the paper's numbers; with --markdown a document with the claims."""
     from cesar.reproduce import document  # noqa: PLC0415
-    from cesar.reproduce.outcomes import read_all  # noqa: PLC0415
+    from cesar.reproduce.outcomes import read_all, read_shorter  # noqa: PLC0415
 
     found = read_all(directories)
     page = document.write_report(found, out or directories[0] / "report.html")
     console.print(f"report: [bold]{page}[/]")
     if markdown is not None:
-        console.print(f"document: [bold]{document.write_document(found, markdown)}[/]")
+        console.print(
+            f"document: [bold]{document.write_document(found, read_shorter(directories), markdown)}[/]"
+        )
     if keep is not None:
         console.print(f"kept: {document.keep(directories, keep)} files in [bold]{keep}[/]")

@@ -26,14 +26,14 @@ def gap(one: MethodRow, other: MethodRow, *, trained: bool = False) -> Differenc
     return paired(one.by_seed, other.by_seed)
 
 
-def points(found: Difference | None) -> str:
-    """A difference of accuracies in points, with its 95 % interval."""
+def points(found: Difference | None, size: float = 100.0) -> str:
+    """A difference of accuracies in points, or of something else times `size`, with its 95 % interval."""
     if found is None:
         return "no seed in common"
-    middle = f"{100 * found.mean:+.2f}"
+    middle = f"{size * found.mean:+.2f}"
     if found.margin is None:
         return f"{middle} (one seed)"
-    low, high = (100 * (found.mean + side * found.margin) for side in (-1, 1))
+    low, high = sorted(size * (found.mean + side * found.margin) for side in (-1, 1))
     return f"{middle} ({low:+.2f} to {high:+.2f})"
 
 
@@ -63,20 +63,15 @@ def against(rows: Rows, base: str) -> str:
     for part, line in rows.items():
         if base not in line:
             continue
-        axis = "points of accuracy" if line[base].higher_is_better else "% lower RMSE"
+        other = line[base]
+        unit, size = "points of accuracy", 100.0
+        if not other.higher_is_better:
+            unit, size = "% lower RMSE", -100.0 / other.value
         listed = ", ".join(
-            f"{title.removeprefix('CESAR, ')} {better:+.2f}"
+            f"{title.removeprefix('CESAR, ')} {points(gap(row, other), size)}"
             for title, row in line.items()
-            if title != base and (better := _better(row, line[base])) is not None
+            if title != base
         )
         if listed:
-            texts.append(f"{part} ({axis}): {listed}")
+            texts.append(f"{part} ({unit}): {listed}")
     return "; ".join(texts)
-
-
-def _better(row: MethodRow, other: MethodRow) -> float | None:
-    """By how much a row is better than another, in percent of the metric for errors and points for accuracies."""
-    found = gap(row, other)
-    if found is None:
-        return None
-    return 100 * found.mean if row.higher_is_better else -100 * found.mean / other.value

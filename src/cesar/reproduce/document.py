@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import cesar
 from cesar import files
-from cesar.experiment.results import Study, judged, mean, standard_error
+from cesar.experiment.paired import Difference
+from cesar.experiment.results import Study, judged, mean, rows_of, standard_error
 from cesar.page import render, write_page
 from cesar.reproduce.catalogue import CATALOGUE
+from cesar.reproduce.compare import gap, points
 from cesar.reproduce.plots import Mark, Panel, draw
-from cesar.reproduce.reproduction import Finding, Outcome, Verdict
+from cesar.reproduce.reproduction import Finding, Outcome, Shorter, Verdict
 from cesar.reproduce.running import MANIFEST
 
 MOST_ROWS_BESIDE = 12
@@ -45,7 +47,7 @@ def write_report(outcomes: list[Outcome], out: Path) -> Path:
     )
 
 
-def write_document(outcomes: list[Outcome], out: Path) -> Path:
+def write_document(outcomes: list[Outcome], shorter: Mapping[str, Study], out: Path) -> Path:
     """Claims first, then a section for each reproduction; plots lie in a folder of the document's name."""
     folder = out.with_suffix("")
     drawn = []
@@ -53,7 +55,7 @@ def write_document(outcomes: list[Outcome], out: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         files.write(folder / f"{name}.svg", draw(panels))
         drawn.append((f"{folder.name}/{name}.svg", panels))
-    claims = list(_claims(outcomes))
+    claims = list(_claims(outcomes, shorter))
     places = {of.place: of for of in CATALOGUE.values() if of.place.startswith(("Table", "Fig", "App"))}
     text = render("results.md", claims=claims, outcomes=outcomes, plots=drawn, places=places)
     files.write(out, text.rstrip() + "\n")
@@ -73,15 +75,35 @@ def keep(directories: Sequence[Path], out: Path) -> int:
     return copied
 
 
-def _claims(outcomes: list[Outcome]) -> Iterator[Judged]:
+def _claims(outcomes: list[Outcome], shorter: Mapping[str, Study]) -> Iterator[Judged]:
     found = {outcome.of.name: outcome for outcome in outcomes}
     for name, of in CATALOGUE.items():
         for claim in of.claims:
             finding = claim.check(found[name]) if name in found else None
+            if finding is None and claim.shorter is not None:
+                finding = _shorter(claim.shorter, shorter)
             missing = Finding(verdict=Verdict.MISSING, ours="")
             yield Judged(
                 title=claim.title, place=of.place, name=name, paper=claim.paper, found=finding or missing
             )
+
+
+def _shorter(runs: Shorter, studies: Mapping[str, Study]) -> Finding | None:
+    """What shorter runs say, as far as they are there."""
+    differences: list[Difference | None] = []
+    texts = []
+    for name in (name for name in runs.pairs if name in studies):
+        study = studies[name]
+        rows = {row.title: row for row in rows_of(study)}
+        found = {f"{a} minus {b}": gap(rows[a], rows[b]) for a, b in runs.pairs[name]}
+        listed = ", ".join(f"{words} {points(difference)}" for words, difference in found.items())
+        texts.append(
+            f"{study.metric} in {study.experiment.rounds} rounds, {listed} (`cesar run docs/results/{name}.toml`)"
+        )
+        differences += found.values()
+    if not texts:
+        return None
+    return Finding(verdict=runs.judge(differences), ours=f"In hundredths: {'; '.join(texts)}.", why=runs.why)
 
 
 # ── plots ───────────────────────────────────────────────────────────────────────────────────────────────

@@ -46,6 +46,12 @@ def read_all(directories: Sequence[Path]) -> list[Outcome]:
     return sorted(found, key=lambda one: list(CATALOGUE).index(one.of.name))
 
 
+def read_shorter(directories: Sequence[Path]) -> dict[str, Study]:
+    """The experiments that lie beside reproductions, by the name of their directory."""
+    found = [path.parent for directory in directories for path in sorted(directory.glob("*/experiment.json"))]
+    return {folder.name: read_study(folder) for folder in found}
+
+
 def read(folder: Path) -> Outcome:
     """Read the directory that `reproduce` has left.
 

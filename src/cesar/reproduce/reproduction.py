@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -14,6 +14,7 @@ from cesar.reproduce.tables import SEEDS, Scale, Tables
 
 if TYPE_CHECKING:
     from cesar.experiment.config import Experiment
+    from cesar.experiment.paired import Difference
     from cesar.experiment.results import MethodRow, Study
 
 Saved = dict[str, Any]
@@ -57,15 +58,31 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Shorter:
+    """Experiments of fewer rounds, each a file and a directory beside the document, that answer a claim as well.
+
+    Attributes:
+        pairs: experiment → pairs of methods, one and the one that it is set against.
+        judge: nodes' paired differences → what they say.
+        why: they come out as they do.
+    """
+
+    pairs: dict[str, tuple[tuple[str, str], ...]]
+    judge: Callable[[Sequence[Difference | None]], Verdict]
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
     """A sentence of the paper or of ours, what the paper prints for it, and what the measurements say about it.
 
-    `check` finds nothing if they have not come that far.
+    `check` finds nothing if they have not come that far; then `shorter` runs speak, if there are any.
     """
 
     title: str
     check: Callable[[Outcome], Finding | None]
     paper: str = ""
+    shorter: Shorter | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +95,8 @@ class Reproduction:
         needs: datasets, by scale.
         takes: about how long it takes on two cores of its own: smoke as measured in time of the processor, the others
             from the measured time of one run (40 s on CIFAR-10) and of an SGD step (130 a second) times their number. A
-            medium run on CIFAR-10 has 57,600 steps, over seven minutes, and its tests took as long as its training in
-            the first run; one on MovieLens is taken to be as long.
+            medium run on CIFAR-10 takes twelve minutes of a core, five of them for tests; one on MovieLens is taken to be
+            as long.
         experiments: scale → tables of experiments by part, which are compared with one another.
         counting: scale → byte counts.
         count_pair: how the byte counts read.

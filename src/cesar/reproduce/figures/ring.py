@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cesar.reproduce.compare import against, equal, gap
-from cesar.reproduce.reproduction import Claim, Finding, Outcome, Reproduction, needs, takes
+from cesar.reproduce.reproduction import Claim, Finding, Outcome, Reproduction, Shorter, needs, takes
 from cesar.reproduce.tables import Scale, Tables, base, cesar, spread_for
 
 WIDTHS = (24, 20, 16)
@@ -45,5 +45,13 @@ RING = Reproduction(
     needs=needs("cifar10, movielens"),
     takes=takes("4 s", "9 min", "6 h", "8 days"),
     experiments=experiments,
-    claims=(Claim(title="16 bits learn as much as 32", check=_narrow),),
+    claims=(
+        Claim(
+            title="16 bits learn as much as 32",
+            check=_narrow,
+            shorter=Shorter(
+                pairs=dict.fromkeys(("ring-lenet", "ring-movielens"), (("16 bits", "32 bits"),)), judge=equal
+            ),
+        ),
+    ),
 )
