@@ -13,7 +13,7 @@ import yaml
 
 import cesar
 from cesar.experiment import config, run
-from cesar.experiment.results import read_study
+from cesar.experiment.results import read_study, rows_of
 from cesar.reproduce.document import write_document
 from cesar.reproduce.outcomes import read_all, read_shorter
 from cesar.reproduce.plots import draw
@@ -107,8 +107,22 @@ def test_the_table_in_the_picture_is_one_of_peers_at_work():
 
 
 def test_the_plot_is_that_of_the_runs_in_the_repository():
-    drawn = draw([tool("headline").panel(read_study(DOCS / "results" / "settling"))])
+    drawn = draw([tool("headline").panel(read_study(DOCS / "results" / "groups" / "shards"))])
     assert drawn == (DOCS / "accuracy-bytes.svg").read_text(encoding="utf-8")
+
+
+def test_the_first_page_has_the_figures_of_these_runs():
+    text = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    rows = {row.title: row for row in rows_of(read_study(DOCS / "results" / "groups" / "shards"))}
+    few, full = (rows[title] for title in tool("headline").SHOWN)
+    assert few.seeds == full.seeds == 3
+    assert full.before_settling is not None
+    assert f"{100 * few.value:.1f} %\nwith {few.bytes / 1e6:.0f} MB" in text
+    assert (
+        f"{full.bytes / 1e6:.0f} MB: {100 * full.value:.1f} %, and {100 * full.before_settling:.1f} %" in text
+    )
+    assert f"{100 * (full.value - few.value):.1f} points" in text
+    assert f"with {100 * few.bytes / full.bytes:.0f} % of the bytes" in text
 
 
 def test_kept_runs_are_those_of_their_files():

@@ -188,6 +188,7 @@ METHODS = {
     "random, groups of 2": {**RANDOM, "group_size": 2},
     "random, groups of 3, 16 bits": {**RANDOM, "group_size": 3, "ring_bits": 16},
     "topk, groups of 3": {**TOPK, "group_size": 3},
+    "topk with memory, groups of 2": {**TOPK, "group_size": 2, "memory": True},
     "everything, groups of 3, two colluders": {"name": "secagg", "group_size": 3, "collusion": 2},
 }
 POINTS = ["before_announce", "after_announce", "after_coordination", "during_share"]

@@ -86,7 +86,7 @@ def test_groups_are_settled_and_compared_under_one_rule(smoke):
     shards, iid = (experiment.method for experiment in find("groups").parts(Scale.MEDIUM).values())
     assert shards == iid
     found = read(smoke / "groups")
-    _, rule, _, settled, memory = (claim.check(found).ours for claim in found.of.claims)
+    _, rule, _, settled, ahead, memory = (claim.check(found).ours for claim in found.of.claims)
 
     def end(part: str, method: str) -> dict[str, str]:
         return table(smoke / "groups" / part / method / "seed-1" / "metrics.csv")[-1]
@@ -95,6 +95,9 @@ def test_groups_are_settled_and_compared_under_one_rule(smoke):
     assert few["round"] == full["round"] == "6"
     gap = 100 * (float(few["accuracy"]) - float(full["accuracy"]))
     assert f"shards, both settled {gap:+.2f} (one seed); iid" in settled
+    whole = table(smoke / "groups/shards/d-psgd-everything/seed-1/metrics.csv")
+    (trained,) = (row for row in whole if row["round"] == "4")
+    assert f"shards {100 * (float(few['accuracy']) - float(trained['accuracy'])):+.2f} (one seed)" in ahead
     ours, plain = (
         next(row for row in table(smoke / "groups/iid" / m / "seed-1/metrics.csv") if row["round"] == "4")
         for m in ("cesar-random-30", "d-psgd-random-30-arrived")

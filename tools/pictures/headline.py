@@ -1,23 +1,24 @@
-"""Draw docs/accuracy-bytes.svg: what nodes reach against what they send, as training ends and as they settle.
+"""Draw docs/accuracy-bytes.svg: what nodes reach against what they send, as they train and then settle.
 
-From the runs in docs/results/settling, which `cesar run docs/results/settling.toml` makes.
+From the runs in docs/results/groups/shards, which `cesar reproduce groups --scale medium` makes.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from cesar.experiment.results import Study, mean, read_study, settling, standard_error
+from cesar.experiment.results import Study, judged, mean, read_study, standard_error
 from cesar.reproduce.plots import Mark, Panel, draw
 
 DOCS = Path(__file__).parents[2] / "docs"
+SHOWN = ("groups of 2, TopK 5 %, memory", "D-PSGD, everything")
 
 
 def panel(study: Study) -> Panel:
-    """A line for each method, from the end of training to the end of settling."""
-    marks = []
-    for method in study.methods:
-        steps = settling(study, method)
+    """A line for each method, from the first test to the end of settling."""
+    marks, methods = [], {method.title: method for method in study.methods}
+    for method in (methods[title] for title in SHOWN):
+        steps = judged(study, method)
         marks.append(
             Mark(
                 name=method.title,
@@ -27,10 +28,10 @@ def panel(study: Study) -> Panel:
                 plain=method.name == "dpsgd",
             )
         )
-    rounds = study.experiment.rounds
+    whole = study.experiment
     return Panel(
         title="Accuracy of a node against bytes sent, CIFAR-10",
-        x=f"MB sent by a node: {rounds} rounds of training, then {len(steps) - 1} that only average",
+        x=f"MB sent by a node in {whole.rounds} rounds of training and {whole.settle_rounds} that only average (the last step up)",
         y="",
         marks=marks,
         log=True,
@@ -38,5 +39,5 @@ def panel(study: Study) -> Panel:
 
 
 if __name__ == "__main__":
-    found = panel(read_study(DOCS / "results" / "settling"))
+    found = panel(read_study(DOCS / "results" / "groups" / "shards"))
     (DOCS / "accuracy-bytes.svg").write_text(draw([found]), encoding="utf-8")
