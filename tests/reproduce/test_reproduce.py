@@ -98,6 +98,8 @@ def test_groups_are_settled_and_compared_under_one_rule(smoke):
     whole = table(smoke / "groups/shards/d-psgd-everything/seed-1/metrics.csv")
     (trained,) = (row for row in whole if row["round"] == "4")
     assert f"shards {100 * (float(few['accuracy']) - float(trained['accuracy'])):+.2f} (one seed)" in ahead
+    best = max(float(row["accuracy"]) for row in whole if int(row["round"]) <= 4)
+    assert found.rows["shards"]["D-PSGD, everything"].best == pytest.approx(best)
     ours, plain = (
         next(row for row in table(smoke / "groups/iid" / m / "seed-1/metrics.csv") if row["round"] == "4")
         for m in ("cesar-random-30", "d-psgd-random-30-arrived")

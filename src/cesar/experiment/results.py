@@ -34,6 +34,7 @@ class MethodRow:
         mean_model: the metric of the mean of all models.
         distance: between models and their mean.
         before_settling: the metric after the last round of training, if settling rounds followed.
+        best: the best that it was at a test in training, mean over seeds.
         bytes: sent by a node in all rounds, `settle_bytes` of them in `settle_rounds` settling rounds.
         bytes_ratio: bytes per round against D-PSGD that shares everything, if the experiment has that.
         round_: rounds of training done at the test step that all figures are from; `rounds` are planned.
@@ -49,6 +50,7 @@ class MethodRow:
     mean_model: float | None
     distance: float | None
     before_settling: float | None
+    best: float
     test_loss: float
     shared: float
     bytes: float
@@ -133,7 +135,10 @@ def _row(study: Study, method: MethodSection, full: float | None) -> MethodRow:
     steps, metric, rounds = last(study, method), study.metric, study.experiment.rounds
     settled = any(step["settle_round"] for step in steps)
     trained = [group for group in judged(study, method) if group[0]["round"] == rounds]
-    seeds = [one.seed for one in _judged_runs(study, method)]
+    runs = _judged_runs(study, method)
+    seeds = [one.seed for one in runs]
+    better = max if METRICS[metric] == "higher" else min
+    tests = [[step[metric] for step in one.steps if step["round"] <= rounds] for one in runs]
     common = f"mean_model_{metric}"
     return MethodRow(
         title=method.title,
@@ -144,6 +149,7 @@ def _row(study: Study, method: MethodSection, full: float | None) -> MethodRow:
         mean_model=mean_if_known(steps, common),
         distance=mean_if_known(steps, "distance"),
         before_settling=mean(trained[0], metric) if settled and trained else None,
+        best=float(np.mean([better(found) for found in tests])),
         test_loss=mean(steps, "test_loss"),
         shared=mean(steps, "shared"),
         bytes=mean(steps, "bytes"),
