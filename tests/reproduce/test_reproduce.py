@@ -107,6 +107,14 @@ def test_groups_are_settled_and_compared_under_one_rule(smoke):
     gap = 100 * (float(ours["accuracy"]) - float(plain["accuracy"]))
     assert f"iid, random {gap:+.2f} (one seed)" in rule, "at the end of training, before settling"
     assert "with minus without" in memory
+    (differences,) = (pair for pair in found.pairs if pair.title.startswith("Paired"))
+    (row,) = (row for row in differences.rows if row[0] == "iid" and row[1].endswith("random 30 %, arrived"))
+    assert row[1:] == (
+        "CESAR, random 30 % − D-PSGD, random 30 %, arrived",
+        f"{gap:+.2f} (one seed)",
+        *row[3:],
+    )
+    assert len({(row[0], row[1]) for row in differences.rows}) == len(differences.rows) == 2 * 14
 
 
 def test_shorter_runs_speak_until_the_claims_own_are_there(smoke, tmp_path):

@@ -8,10 +8,12 @@ from pathlib import Path
 
 from cesar.errors import DataError
 from cesar.experiment.figures import metric_axis, shown
+from cesar.experiment.paired import paired
 from cesar.experiment.report import sentence
 from cesar.experiment.results import MethodRow, Study, judged, mean, read_study, rows_of
 from cesar.reproduce import counts
 from cesar.reproduce.catalogue import CATALOGUE, find
+from cesar.reproduce.compare import gap, points
 from cesar.reproduce.counts import Count
 from cesar.reproduce.pairs import NONE, Pair, Row, Series
 from cesar.reproduce.reproduction import Outcome, Reproduction, Saved
@@ -71,6 +73,7 @@ def read(folder: Path) -> Outcome:
         about.append(_about_counts(of, scale, counted))
         pairs.append(of.count_pair(counted))
     pairs += _study_pairs(of, scale, studies, rows)
+    pairs += _differences(of, rows)
     for measurement in of.measurements:
         places = {part: folder / part for part in studies} if measurement.of_parts else {"": folder}
         for part, place in places.items():
@@ -145,6 +148,44 @@ def _study_pairs(
                 _line(of, part, row, printed=printed) for part, line in group.items() for row in line.values()
             ],
         )
+
+
+def _differences(of: Reproduction, rows: dict[str, dict[str, MethodRow]]) -> Iterator[Pair]:
+    """Methods set against one another, seed by seed."""
+    found = {
+        (part, f"{one} − {other}"): (line[one], line[other])
+        for one, other in of.compared
+        for part, line in rows.items()
+        if one in line and other in line
+    }
+    if not found:
+        return
+    ends = {name: gap(one, other, trained=True) for name, (one, other) in found.items()}
+    series = []
+    for part in dict.fromkeys(part for part, _ in ends):
+        known = {words: end for (place, words), end in ends.items() if place == part and end is not None}
+        y = [100 * end.mean for end in known.values()]
+        margins = [100 * (end.margin or 0.0) for end in known.values()]
+        series.append(Series(name=part, x=list(known), y=y, error=margins, line=False))
+    yield Pair(
+        title="Paired differences, in points",
+        caption="Mean over seeds of one method less the other with the same seed, and its 95 % interval: nodes at the end of "
+        "training (drawn), nodes after settling, and the mean of all models.",
+        axes=("", "points"),
+        series=series,
+        heads=("part", "difference", "trained", "settled", "all models", "seeds"),
+        rows=[
+            (
+                part,
+                words,
+                points(ends[part, words]),
+                points(settled := gap(one, other)),
+                points(paired(one.mean_model_by_seed, other.mean_model_by_seed)),
+                NONE if settled is None else str(settled.seeds),
+            )
+            for (part, words), (one, other) in found.items()
+        ],
+    )
 
 
 def _line(of: Reproduction, part: str, row: MethodRow, *, printed: bool) -> Row:

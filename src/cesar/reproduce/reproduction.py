@@ -103,6 +103,7 @@ class Reproduction:
         measurements: what else is measured.
         published: (part, title of the method) → the paper's own figure for that line, if it prints one.
         by_bytes: the experiments are drawn as curves over the bytes sent, not as points.
+        compared: methods whose differences have a table of their own.
     """
 
     name: str
@@ -117,6 +118,7 @@ class Reproduction:
     measurements: tuple[Measurement, ...] = ()
     published: Callable[[str, str], str] = lambda _part, _title: NONE
     by_bytes: bool = False
+    compared: tuple[tuple[str, str], ...] = ()
     claims: tuple[Claim, ...] = ()
 
     @property

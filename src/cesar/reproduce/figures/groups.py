@@ -23,6 +23,7 @@ RULES = {
 """`weights` → CESAR, D-PSGD with the same, and what both share."""
 
 MIXING = "Algorithm 1 of the paper is `arrived`, decentralizepy does `neighbours` (design/011-how-sums-become-models.md)."
+SHARED = ("random 30 %", "TopK 30 %")
 FULL, FEW, FORGETFUL = "D-PSGD, everything", "groups of 2, TopK 5 %, memory", "groups of 2, TopK 5 %"
 
 
@@ -33,7 +34,7 @@ def _method(name: str, label: str, sparsifier: str, share: float, **more: object
 def methods() -> list[Tables]:
     """What decides how sums become models, one thing at a time."""
     found = [dpsgd(), _method("cesar", FEW, "topk", 0.05, group_size=2, memory=True)]
-    for sparsifier, name in (("random", "random 30 %"), ("topk", "TopK 30 %")):
+    for sparsifier, name in zip(("random", "topk"), SHARED, strict=True):
         plain, ours = f"D-PSGD, {name}", f"CESAR, {name}"
         found += [
             *(_method("cesar", f"groups of {m}, {name}", sparsifier, 0.3, group_size=m) for m in (2, 3)),
@@ -84,7 +85,7 @@ def _one_rule(rule: str, outcome: Outcome) -> Finding | None:
 def _groups_match(outcome: Outcome) -> Finding | None:
     pairs = [
         (f"groups of {m}, {name}", f"CESAR, {name}", f"groups of {m}, {name}")
-        for name in ("random 30 %", "TopK 30 %")
+        for name in SHARED
         for m in (2, 3)
     ]
     found = _found(outcome, pairs)
@@ -138,6 +139,13 @@ GROUPS = Reproduction(
     needs=needs("cifar10"),
     takes=takes("15 s", "45 min", "9 h", "7 weeks"),
     experiments=experiments,
+    compared=(
+        *((ours, plain) for pairs in RULES.values() for ours, plain, _ in pairs),
+        *((f"CESAR, {name}", f"D-PSGD, {name}") for name in SHARED),
+        *((f"groups of {m}, {name}", f"CESAR, {name}") for name in SHARED for m in (2, 3)),
+        ("coordinated 30 %", "CESAR, random 30 %"),
+        *((FEW, other) for other in (FULL, "D-PSGD, random 30 %", "D-PSGD, TopK 30 %", FORGETFUL)),
+    ),
     claims=(
         *(
             Claim(
