@@ -50,6 +50,22 @@ def test_labels_of_equal_points_stand_below_one_another():
     assert all(b - a >= 17 for a, b in itertools.pairwise(heights))
 
 
+def test_names_of_lines_stand_behind_their_ends():
+    """However close the ends are, in their order, and within the picture."""
+    marks = [
+        mark(f"method {k}", [1.0, 2.0], [30.0, 40.0 + (0.01 * k if k < 14 else -30.0)]) for k in range(16)
+    ]
+    picture = draw([Panel(title="t", x="round", y="%", marks=marks)])
+    found = {name: t for name, t in texts(picture).items() if name.startswith("method")}
+    heights = [float(found[f"method {k}"].get("y")) for k in range(16)]
+    order = sorted(range(16), key=lambda k: -marks[k].y[-1])
+    assert all(heights[b] - heights[a] >= 17.9 for a, b in itertools.pairwise(order))
+    assert 0 < min(heights) < max(heights) < HEIGHT
+    right = max(x for x, _ in circles(picture))
+    wide = float(re.search(r'viewBox="0 0 ([\d.]+) ', picture)[1])
+    assert all(right < float(t.get("x")) < wide - 7 * len("method 10") for t in found.values())
+
+
 def test_names_from_files_stay_text():
     picture = draw([Panel(title="a & b", x="<x>", y="y", marks=[mark("<script>", [1.0], [1.0])])])
     assert "<script" not in picture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from cesar.errors import DataError
@@ -141,7 +141,7 @@ def _study_pairs(
             caption="Mean over nodes and seeds at the last test, ± standard error over seeds; standard deviation between "
             "nodes; the mean of all models; the mean over nodes before settling, where rounds of averaging alone followed; the best "
             "test in training, which is what the paper prints.",
-            axes=("MB sent per node" if of.by_bytes else "part", axis.title),
+            axes=("MB sent per node" if of.by_bytes else "", axis.title),
             series=_curves(studies[parts[0]]) if of.by_bytes else _points(group),
             heads=tuple(head.format(metric=axis.title) for head in HEADS if printed or head != "paper"),
             rows=[
@@ -205,18 +205,22 @@ def _line(of: Reproduction, part: str, row: MethodRow, *, printed: bool) -> Row:
 
 
 def _points(rows: dict[str, dict[str, MethodRow]]) -> list[Series]:
-    """A point per part and method, at the last test."""
-
-    def values(title: str, parts: list[str], get: Callable[[MethodRow], float]) -> list[float]:
-        return [get(rows[part][title]) / metric_axis(rows[part][title].metric).size for part in parts]
-
-    series = []
-    for title in dict.fromkeys(title for line in rows.values() for title in line):
-        parts = [part for part in rows if title in rows[part]]
-        errors = values(title, parts, lambda row: row.error or 0.0)
-        y = values(title, parts, lambda row: row.value)
-        series.append(Series(name=title, x=parts, y=y, error=errors, line=False))
-    return series
+    """A point per part and method, at the last test: by part, or by method where there is one part."""
+    titles = list(dict.fromkeys(title for line in rows.values() for title in line))
+    by_method = {
+        title: [(part, line[title]) for part, line in rows.items() if title in line] for title in titles
+    }
+    by_part = {part: list(line.items()) for part, line in rows.items()}
+    return [
+        Series(
+            name=name,
+            x=[x for x, _ in found],
+            y=[row.value / metric_axis(row.metric).size for _, row in found],
+            error=[(row.error or 0.0) / metric_axis(row.metric).size for _, row in found],
+            line=False,
+        )
+        for name, found in (by_method if len(rows) > 1 else by_part).items()
+    ]
 
 
 def _curves(study: Study) -> list[Series]:

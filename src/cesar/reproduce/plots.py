@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import accumulate
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 620, 440, 62, 24, 44, 52
 LINE = 18
@@ -48,18 +49,25 @@ class Panel:
 
 def draw(panels: Sequence[Panel]) -> str:
     """All panels side by side."""
-    wide = WIDTH * len(panels)
+    starts = [0.0, *accumulate(WIDTH + _aside(panel) for panel in panels)]
     lines = [
         (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {HEIGHT}" role="img" font-size="13" '
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {starts[-1]:g} {HEIGHT}" role="img" font-size="13" '
             "font-family=\"system-ui, 'Segoe UI', 'DejaVu Sans', sans-serif\">"
         ),
         f"<title>{escape('; '.join(panel.title for panel in panels))}</title><style>{STYLE}</style>",
-        f'<rect class="paper" width="{wide}" height="{HEIGHT}"/>',
+        f'<rect class="paper" width="{starts[-1]:g}" height="{HEIGHT}"/>',
     ]
-    for number, panel in enumerate(panels):
-        lines += [f'<g transform="translate({WIDTH * number} 0)">', *_panel(panel), "</g>"]
+    for start, panel in zip(starts, panels, strict=False):
+        lines += [f'<g transform="translate({start:g} 0)">', *_panel(panel), "</g>"]
     return "\n".join([*lines, "</svg>", ""])
+
+
+def _aside(panel: Panel) -> float:
+    """How much room the names of lines need that end at the same place; they stand behind their ends."""
+    ends = {mark.x[-1] for mark in panel.marks}
+    lines = len(ends) == 1 and all(len(mark.x) > 1 for mark in panel.marks)
+    return LETTER * max(len(mark.name) for mark in panel.marks) if lines else 0.0
 
 
 def _panel(panel: Panel) -> Iterator[str]:
@@ -78,10 +86,9 @@ def _panel(panel: Panel) -> Iterator[str]:
         yield f'<text x="{place[0](value):.1f}" y="{TOP + tall + 19}" text-anchor="middle">{value:g}</text>'
     yield f'<text class="soft" x="{LEFT + wide / 2}" y="{HEIGHT - 8}" text-anchor="middle">{escape(panel.x)}</text>'
     yield f'<text class="soft" x="{WIDTH - RIGHT}" y="26" text-anchor="end">{escape(panel.y)}</text>'
-    ends = [
-        (place[0](mark.x[-1]), place[1](mark.y[-1]) - (12 if len(mark.x) > 1 else 0)) for mark in panel.marks
-    ]  # not on the line
-    labels = _labels(ends, [mark.name for mark in panel.marks])
+    ends = [(place[0](mark.x[-1]), place[1](mark.y[-1])) for mark in panel.marks]
+    names = [mark.name for mark in panel.marks]
+    labels = _column(ends) if _aside(panel) else _labels(ends, names)
     for number, (mark, (x, y, anchor)) in enumerate(zip(panel.marks, labels, strict=True)):
         yield from _mark(mark, place, PLAIN if mark.plain else COLOURS[number % len(COLOURS)])
         yield f'<text x="{x:.1f}" y="{y + 4:.1f}" text-anchor="{anchor}">{escape(mark.name)}</text>'
@@ -120,6 +127,18 @@ def _scale(values: Sequence[float], *, log: bool = False) -> tuple[Callable[[flo
     first, last = math.floor(low / step), max(math.ceil(high / step), math.floor(low / step) + 1)
     ticks = [round(step * k, 10) for k in range(first, last + 1)]
     return (lambda x: (x / step - first) / (last - first)), ticks
+
+
+def _column(points: Sequence[tuple[float, float]]) -> list[tuple[float, float, str]]:
+    """(x, y, anchor) of each label: behind its point, or as near as the others leave room."""
+    order = sorted(range(len(points)), key=lambda k: points[k][1])
+    heights: list[float] = []
+    for k in order:
+        heights.append(max(points[k][1], heights[-1] + LINE if heights else TOP))
+    for n in reversed(range(len(heights))):  # back up from the lower edge
+        heights[n] = min(heights[n], heights[n + 1] - LINE if n + 1 < len(heights) else HEIGHT - BOTTOM)
+    found = dict(zip(order, heights, strict=True))
+    return [(points[k][0] + 11, found[k], "start") for k in range(len(points))]
 
 
 def _labels(points: Sequence[tuple[float, float]], names: Sequence[str]) -> list[tuple[float, float, str]]:
