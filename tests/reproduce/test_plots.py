@@ -50,6 +50,15 @@ def test_labels_of_equal_points_stand_below_one_another():
     assert all(b - a >= 17 for a, b in itertools.pairwise(heights))
 
 
+def test_labels_lie_on_no_point():
+    marks = [mark("a name that is long", [1.0], [40.0]), mark("b", [1.5], [40.2]), mark("c", [9.0], [0.0])]
+    picture = draw([Panel(title="t", x="MB", y="%", marks=marks)])
+    label = texts(picture)["a name that is long"]
+    _, (x, y), _ = circles(picture)
+    assert float(label.get("x")) < x < float(label.get("x")) + 7 * 19, "it would"
+    assert abs(float(label.get("y")) - 4 - y) >= 13
+
+
 def test_names_of_lines_stand_behind_their_ends():
     """However close the ends are, in their order, and within the picture."""
     marks = [

@@ -181,7 +181,7 @@ def _by_privacy(outcome: Outcome) -> Panel:
         for method in window["methods"]
         if method["title"] in rows
     ]
-    title = f"What a neighbour infers after {len(window['methods'][0]['rounds'])} rounds"
+    title = f"A neighbour's attack after {len(window['methods'][0]['rounds'])} rounds"
     return Panel(
         title=title, x="MB sent by a node", y="area under the ROC curve", marks=marks, unit="", log=True
     )

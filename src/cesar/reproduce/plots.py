@@ -6,11 +6,12 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import accumulate
+from itertools import accumulate, count
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 620, 440, 62, 24, 44, 52
 LINE = 18
 """Pixels from one label to the next."""
+RADIUS = 5
 LETTER = 7.0
 """About how wide a letter is."""
 COLOURS = ("#1a7f37", "#0550ae", "#8250df", "#bf3989", "#9a6700", "#0f766e", "#57606a", "#cf222e")
@@ -107,7 +108,7 @@ def _mark(mark: Mark, place: tuple[Callable[[float], float], ...], colour: str) 
     else:
         yield f'<path d="{_path([edges[0][0], edges[1][0]])}" stroke="{colour}" stroke-width="1.5"/>'
     x, y = points[-1]
-    yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="{colour}"/>'
+    yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{RADIUS}" fill="{colour}"/>'
 
 
 def _path(points: Sequence[tuple[float, float]]) -> str:
@@ -142,17 +143,18 @@ def _column(points: Sequence[tuple[float, float]]) -> list[tuple[float, float, s
 
 
 def _labels(points: Sequence[tuple[float, float]], names: Sequence[str]) -> list[tuple[float, float, str]]:
-    """(x, y, anchor) of each label: beside its point, or the next free line below."""
-    placed: list[tuple[float, float, float]] = []  # left, right, height
+    """(x, y, anchor) of each label: beside its point, or the nearest free line; on no other point."""
+    placed = [
+        (x - RADIUS, x + RADIUS, y, LINE / 2 + RADIUS) for x, y in points
+    ]  # left, right, height, distance
     found = [(0.0, 0.0, "")] * len(points)
     for k in sorted(range(len(points)), key=lambda k: points[k][1]):
         x, y = points[k]
         before, wide = x > WIDTH * 0.55, LETTER * len(names[k])
         left = x - 11 - wide if before else x + 11
-        taken = sorted(height for a, b, height in placed if a < left + wide and left < b)
-        for height in taken:
-            if abs(height - y) < LINE:
-                y = height + LINE
-        placed.append((left, left + wide, y))
+        taken = [(height, far) for a, b, height, far in placed if a < left + wide and left < b]
+        tried = (y + side * n for n in count() for side in (1, -1))
+        y = next(place for place in tried if all(abs(height - place) >= far for height, far in taken))
+        placed.append((left, left + wide, y, LINE))
         found[k] = (left + wide, y, "end") if before else (left, y, "start")
     return found
