@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import json
 import re
 import sys
 from functools import cache
@@ -15,6 +16,7 @@ import cesar
 from cesar.experiment import config, run
 from cesar.experiment.results import read_study, rows_of
 from cesar.reproduce.document import write_document
+from cesar.reproduce.figures.approaches import strongest
 from cesar.reproduce.outcomes import read_all, read_shorter
 from cesar.reproduce.plots import draw
 
@@ -114,15 +116,19 @@ def test_the_plot_is_that_of_the_runs_in_the_repository():
 def test_the_first_page_has_the_figures_of_these_runs():
     text = (DOCS.parent / "README.md").read_text(encoding="utf-8")
     rows = {row.title: row for row in rows_of(read_study(DOCS / "results" / "groups" / "shards"))}
-    few, full = (rows[title] for title in tool("headline").SHOWN)
-    assert few.seeds == full.seeds == 3
-    assert full.before_settling is not None
-    assert f"{100 * few.value:.1f} %\nwith {few.bytes / 1e6:.0f} MB" in text
-    assert (
-        f"{full.bytes / 1e6:.0f} MB: {100 * full.value:.1f} %, and {100 * full.before_settling:.1f} %" in text
-    )
-    assert f"{100 * (full.value - few.value):.1f} points" in text
-    assert f"with {100 * few.bytes / full.bytes:.0f} % of the bytes" in text
+    saved = json.loads((DOCS / "results" / "approaches" / "cifar10" / "neighbour.json").read_text())
+    areas = {method["title"]: strongest(method) for method in saved["windows"][-1]["methods"]}
+    assert len(saved["windows"][-1]["methods"][0]["rounds"]) == 20
+    few, full = tool("headline").SHOWN
+    for name, attacked in ((full, full), ("D-PSGD, random 30 %", "D-PSGD, random 30%"), (few, few)):
+        row = rows[name]
+        assert row.seeds == 3
+        assert row.before_settling is not None
+        figures = f"{100 * row.value:.1f} % | {100 * row.before_settling:.1f} % | {row.bytes / 1e6:.0f} MB"
+        assert f"{figures} | {areas[attacked]:.2f} |" in text, name
+    assert f"{100 * (rows[full].value - rows[few].value):.1f} points" in text
+    assert f"with {100 * rows[few].bytes / rows[full].bytes:.0f} % of the bytes" in text
+    assert f"in groups of three, with 30 % at random, it is {areas['groups of 3']:.2f}" in text
 
 
 def test_kept_runs_are_those_of_their_files():
