@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import cesar
@@ -116,7 +116,7 @@ def _plots(found: dict[str, Outcome]) -> Iterator[tuple[str, list[Panel]]]:
         yield "accuracy-bytes", [_by_bytes(part, study) for part, study in studies.items()]
         yield "accuracy-rounds", [_by_round(part, study) for part, study in studies.items()]
     if "dropouts" in found and found["dropouts"].studies:
-        yield "dropouts", [_by_round(part, study) for part, study in found["dropouts"].studies.items()]
+        yield "dropouts", [_by_crashes(found["dropouts"].studies)]
     if "approaches" in found and "cifar10/neighbour.json" in found["approaches"].saved:
         yield "privacy-bytes", [_by_privacy(found["approaches"])]
 
@@ -159,6 +159,16 @@ def _by_round(part: str, study: Study) -> Panel:
             )
         )
     return Panel(title=f"{part}: accuracy by round", x="rounds of training", y="mean over nodes", marks=marks)
+
+
+def _by_crashes(studies: Mapping[str, Study]) -> Panel:
+    """Nodes' mean by round of training, for every rate of crashes."""
+    marks = [
+        replace(mark, name=f"{mark.name}, {100 * study.experiment.faults.crash_rate:g} % crash")
+        for part, study in studies.items()
+        for mark in _by_round(part, study).marks
+    ]
+    return Panel(title="Crashes: accuracy by round", x="rounds of training", y="mean over nodes", marks=marks)
 
 
 def _by_privacy(outcome: Outcome) -> Panel:
