@@ -30,15 +30,7 @@ TABLES = {
 
 @pytest.fixture(scope="module", autouse=True)
 def tiny_ray():
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    ray.init(
-        address="local",
-        num_cpus=3,
-        object_store_memory=100 << 20,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level="ERROR",
-    )
+    cluster.start(ray, None, 3, object_store_memory=100 << 20)
     yield
     ray.shutdown()
 
@@ -186,6 +178,36 @@ def test_ray_needs_no_set_up_and_listens_to_this_machine_alone(tmp_path):
         )
         assert done.returncode == 0, done.stderr
     assert files(tmp_path / "ray") == files(tmp_path / "local") != {}
+
+
+class Slow:
+    """A Ray that fails to come up, `times` times."""
+
+    def __init__(self, times, error):
+        self.left, self.error, self.asked = times, error, []
+
+    def init(self, **where):
+        self.asked.append(where["address"])
+        if self.left:
+            self.left -= 1
+            raise self.error
+
+    def shutdown(self):
+        self.asked.append("shut down")
+
+
+def test_ray_may_miss_its_own_deadlines_twice():
+    """It says so with a plain Exception."""
+    timed_out = Exception("The current node timed out during startup.")
+    slow = Slow(2, timed_out)
+    cluster.start(slow, None, 1)
+    assert slow.asked == ["local", "shut down"] * 2 + ["local"]
+    with pytest.raises(ConfigError, match="at this machine: The current node timed out"):
+        cluster.start(Slow(3, timed_out), None, 1)
+    away = Slow(1, ConnectionError("refused"))
+    with pytest.raises(ConfigError, match=r"at 127\.0\.0\.1:1: refused"):
+        cluster.start(away, "127.0.0.1:1", 1)
+    assert away.asked == ["127.0.0.1:1", "shut down"]
 
 
 def test_too_few_processors_are_refused():

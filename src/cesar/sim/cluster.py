@@ -31,6 +31,9 @@ from cesar.types import ByteArray, NodeId
 MOST_LOSSES = 10
 """An actor that is lost so often in one round takes the whole run with it: something else is wrong."""
 
+STARTS = 3
+"""So often a Ray of our own may fail to come up."""
+
 _LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """At 0 Ray listens to this machine alone, on Linux too: whoever reaches its ports can run code."""
 
@@ -302,6 +305,31 @@ def _ray() -> ModuleType:
         raise ConfigError("this needs Ray: pip install 'cesar-learning[ray]'") from None
 
 
+def start(ray: ModuleType, address: str | None, hosts: int | None, **more: object) -> None:
+    """Start Ray on this machine, or reach the cluster at an address.
+
+    Ray's processes wait for one another, some for a fixed 30 s, which a busy machine does not always keep. What they
+    leave behind ends with this process; another start has ports and folders of its own.
+
+    Raises:
+        ConfigError: it cannot be reached, or did not come up in `STARTS` starts.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "120")
+    where: dict[str, Any] = {"address": address}
+    if address is None:
+        where = {"address": "local", "num_cpus": hosts or os.cpu_count(), "include_dashboard": False}
+    for left in reversed(range(STARTS if address is None else 1)):
+        try:
+            ray.init(**where, **more, log_to_driver=False, logging_level="ERROR")
+        except Exception as error:  # noqa: BLE001  (Ray raises plain ones, too)
+            ray.shutdown()
+            if not left:
+                raise ConfigError(f"Ray cannot be reached at {address or 'this machine'}: {error}") from None
+        else:
+            return
+
+
 @contextmanager
 def connect(address: str | None = None, hosts: int | None = None) -> Iterator[Hire]:
     """Find crews on a Ray cluster; on one of its own, on this machine alone, unless an address is given.
@@ -317,17 +345,7 @@ def connect(address: str | None = None, hosts: int | None = None) -> Iterator[Hi
     ray = _ray()
     ours = not ray.is_initialized()
     if ours:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        os.environ.setdefault(
-            "RAY_gcs_server_port_wait_time_s", "120"
-        )  # its 30 s are short on a busy machine
-        where: dict[str, Any] = {"address": address}
-        if address is None:
-            where = {"address": "local", "num_cpus": hosts or os.cpu_count(), "include_dashboard": False}
-        try:
-            ray.init(**where, log_to_driver=False, logging_level="ERROR")
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            raise ConfigError(f"Ray cannot be reached at {address or 'this machine'}: {error}") from None
+        start(ray, address, hosts)
         if address is None and ray.nodes()[0]["NodeManagerAddress"] != "127.0.0.1":
             ray.shutdown()
             raise ConfigError(
