@@ -50,6 +50,20 @@ def test_labels_of_equal_points_stand_below_one_another():
     assert all(b - a >= 17 for a, b in itertools.pairwise(heights))
 
 
+def test_a_line_leads_to_labels_that_had_to_move():
+    marks = [mark(f"method {k}", [5.0], [40.0]) for k in range(3)]
+    assert draw([Panel(title="t", x="MB", y="%", marks=marks)]).count('class="leader"') == 2
+    assert 'class="leader"' not in draw([Panel(title="t", x="MB", y="%", marks=marks[:1])])
+
+
+def test_masked_methods_have_colours_of_their_own():
+    marks = [mark(f"method {k}", [float(k)], [1.0], plain=k % 2 == 0) for k in range(16)]
+    picture = draw([Panel(title="t", x="MB", y="%", marks=marks)])
+    fills = [c.get("fill") for c in ET.fromstring(picture).iter(f"{SVG}circle")]
+    assert len(set(fills[1::2])) == 8
+    assert len(set(fills[::2])) == 1
+
+
 def test_labels_lie_on_no_point():
     marks = [mark("a name that is long", [1.0], [40.0]), mark("b", [1.5], [40.2]), mark("c", [9.0], [0.0])]
     picture = draw([Panel(title="t", x="MB", y="%", marks=marks)])

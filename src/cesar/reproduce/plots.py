@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import accumulate, count
+from itertools import accumulate, count, cycle
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 620, 440, 62, 24, 44, 52
 LINE = 18
@@ -90,8 +90,13 @@ def _panel(panel: Panel) -> Iterator[str]:
     ends = [(place[0](mark.x[-1]), place[1](mark.y[-1])) for mark in panel.marks]
     names = [mark.name for mark in panel.marks]
     labels = _column(ends) if _aside(panel) else _labels(ends, names)
-    for number, (mark, (x, y, anchor)) in enumerate(zip(panel.marks, labels, strict=True)):
-        yield from _mark(mark, place, PLAIN if mark.plain else COLOURS[number % len(COLOURS)])
+    colours = cycle(COLOURS)
+    for mark, end, (x, y, anchor) in zip(panel.marks, ends, labels, strict=True):
+        colour = PLAIN if mark.plain else next(colours)
+        yield from _mark(mark, place, colour)
+        if abs(y - end[1]) > LINE / 2:  # it stands somewhere else: a thin line leads there
+            near = x + 3 if anchor == "end" else x - 3
+            yield f'<path class="leader" d="{_path([end, (near, y)])}" stroke="{colour}" stroke-width="0.75"/>'
         yield f'<text x="{x:.1f}" y="{y + 4:.1f}" text-anchor="{anchor}">{escape(mark.name)}</text>'
 
 
@@ -150,11 +155,23 @@ def _labels(points: Sequence[tuple[float, float]], names: Sequence[str]) -> list
     found = [(0.0, 0.0, "")] * len(points)
     for k in sorted(range(len(points)), key=lambda k: points[k][1]):
         x, y = points[k]
-        before, wide = x > WIDTH * 0.55, LETTER * len(names[k])
-        left = x - 11 - wide if before else x + 11
-        taken = [(height, far) for a, b, height, far in placed if a < left + wide and left < b]
-        tried = (y + side * n for n in count() for side in (1, -1))
-        y = next(place for place in tried if all(abs(height - place) >= far for height, far in taken))
+        wide = LETTER * len(names[k])
+        sides = {"start": x + 11, "end": x - 11 - wide}
+        inside = {anchor: left for anchor, left in sides.items() if left >= LEFT and left + wide <= WIDTH}
+        free = {
+            anchor: _nearest(
+                y, [(height, far) for a, b, height, far in placed if a < left + wide and left < b]
+            )
+            for anchor, left in (inside or sides).items()
+        }
+        anchor = min(free, key=lambda side: abs(free[side] - points[k][1]))
+        left, y = sides[anchor], free[anchor]
         placed.append((left, left + wide, y, LINE))
-        found[k] = (left + wide, y, "end") if before else (left, y, "start")
+        found[k] = (left + wide if anchor == "end" else left, y, anchor)
     return found
+
+
+def _nearest(y: float, taken: Sequence[tuple[float, float]]) -> float:
+    """The height nearest to y that is as far from each of those taken as it has to be."""
+    tried = (y + side * n for n in count() for side in (1, -1))
+    return next(place for place in tried if all(abs(height - place) >= far for height, far in taken))
