@@ -81,6 +81,10 @@ def test_the_medium_scale_has_the_papers_degrees_and_steps():
     assert [f.calm_tests for f in faults.values()] == [False, True, True]
 
 
+def written(difference: float) -> str:
+    return f"{difference:+.2f}".replace("-", "−")
+
+
 def test_groups_are_settled_and_compared_under_one_rule(smoke):
     """The claims' figures against the runs' own tables; both partitions have the same methods."""
     shards, iid = (experiment.method for experiment in find("groups").parts(Scale.MEDIUM).values())
@@ -94,10 +98,12 @@ def test_groups_are_settled_and_compared_under_one_rule(smoke):
     few, full = (end("shards", m) for m in ("groups-of-2-topk-5-memory", "d-psgd-everything"))
     assert few["round"] == full["round"] == "6"
     gap = 100 * (float(few["accuracy"]) - float(full["accuracy"]))
-    assert f"shards, both settled {gap:+.2f} (one seed); iid" in settled
+    assert f"shards, both settled {written(gap)} (one seed); iid" in settled
     whole = table(smoke / "groups/shards/d-psgd-everything/seed-1/metrics.csv")
     (trained,) = (row for row in whole if row["round"] == "4")
-    assert f"shards {100 * (float(few['accuracy']) - float(trained['accuracy'])):+.2f} (one seed)" in ahead
+    assert (
+        f"shards {written(100 * (float(few['accuracy']) - float(trained['accuracy'])))} (one seed)" in ahead
+    )
     best = max(float(row["accuracy"]) for row in whole if int(row["round"]) <= 4)
     assert found.rows["shards"]["D-PSGD, everything"].best == pytest.approx(best)
     ours, plain = (
@@ -105,16 +111,16 @@ def test_groups_are_settled_and_compared_under_one_rule(smoke):
         for m in ("cesar-random-30", "d-psgd-random-30-arrived")
     )
     gap = 100 * (float(ours["accuracy"]) - float(plain["accuracy"]))
-    assert f"iid, random {gap:+.2f} (one seed)" in rule, "at the end of training, before settling"
+    assert f"iid, random {written(gap)} (one seed)" in rule, "at the end of training, before settling"
     assert "with minus without" in memory
     (differences,) = (pair for pair in found.pairs if pair.title.startswith("Paired"))
     (row,) = (row for row in differences.rows if row[0] == "iid" and row[1].endswith("random 30 %, arrived"))
     assert row[1:] == (
         "CESAR, random 30 % − D-PSGD, random 30 %, arrived",
-        f"{gap:+.2f} (one seed)",
+        f"{written(gap)} (one seed)",
         *row[3:],
     )
-    assert len({(row[0], row[1]) for row in differences.rows}) == len(differences.rows) == 2 * 14
+    assert len({(row[0], row[1]) for row in differences.rows}) == len(differences.rows) == 2 * 15
 
 
 def test_shorter_runs_speak_until_the_claims_own_are_there(smoke, tmp_path):
@@ -131,7 +137,7 @@ def test_shorter_runs_speak_until_the_claims_own_are_there(smoke, tmp_path):
     others = [one for one in read_all([smoke]) if one.of.name != "groups"]
     text = document.write_document(others, read_shorter([kept]), tmp_path / "results.md").read_text()
     (line,) = (line for line in text.splitlines() if "**TopK with memory of what was sent" in line)
-    assert f"in 120 rounds, with memory minus without {gap:+.2f} (" in line
+    assert f"in 120 rounds, with memory minus without {written(gap)} (" in line
     assert "learns no less: holds" in line
     whole = document.write_document(
         read_all([smoke]), read_shorter([kept]), tmp_path / "whole.md"

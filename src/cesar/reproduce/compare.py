@@ -30,11 +30,15 @@ def points(found: Difference | None, size: float = 100.0) -> str:
     """A difference of accuracies in points, or of something else times `size`, with its 95 % interval."""
     if found is None:
         return "no seed in common"
-    middle = f"{size * found.mean:+.2f}"
     if found.margin is None:
-        return f"{middle} (one seed)"
+        return f"{signed(size * found.mean)} (one seed)"
     low, high = sorted(size * (found.mean + side * found.margin) for side in (-1, 1))
-    return f"{middle} ({low:+.2f} to {high:+.2f})"
+    return f"{signed(size * found.mean)} ({signed(low)} to {signed(high)})"
+
+
+def signed(value: float) -> str:
+    """A difference as people write it."""
+    return f"{value:+.2f}".replace("-", "−")
 
 
 def equal(found: Sequence[Difference | None]) -> Verdict:

@@ -7,6 +7,10 @@ from cesar.reproduce.reproduction import Claim, Finding, Outcome, Reproduction, 
 from cesar.reproduce.tables import Scale, Tables, base, cesar
 
 COORDINATED = "CESAR, coordinated"
+RULE = (
+    "Where all select the same positions, everything arrives or nothing, so both averaging rules are one. It is `arrived` that "
+    "puts independent selections ahead: under `neighbours` they learn as much as coordinated ones (the last table of groups, below)."
+)
 
 
 def experiments(scale: Scale) -> dict[str, Tables]:
@@ -21,7 +25,7 @@ def _coordinated(outcome: Outcome) -> Finding | None:
     if not rows:
         return None
     found = [gap(line[COORDINATED], line["CESAR"]) for line in rows]
-    return Finding(verdict=equal(found), ours=f"{against(outcome.rows, 'CESAR')}.")
+    return Finding(verdict=equal(found), ours=f"{against(outcome.rows, 'CESAR')}.", why=RULE)
 
 
 SUBSAMPLING = Reproduction(
