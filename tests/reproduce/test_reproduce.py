@@ -123,6 +123,30 @@ def test_groups_are_settled_and_compared_under_one_rule(smoke):
     assert len({(row[0], row[1]) for row in differences.rows}) == len(differences.rows) == 2 * 15
 
 
+def test_low_shares_are_set_against_full_sharing_after_settling(smoke):
+    shards, iid = find("shares").parts(Scale.MEDIUM).values()
+    assert shards.method == iid.method
+    assert len({method.folder for method in shards.method}) == 1 + 3 * 7
+    found = read(smoke / "shares")
+    (claim,) = found.of.claims
+    ends = {
+        m: float(table(smoke / "shares/iid" / m / "seed-1/metrics.csv")[-1]["accuracy"])
+        for m in ("cesar-topk-5-memory", "d-psgd-everything")
+    }
+    gap = 100 * (ends["cesar-topk-5-memory"] - ends["d-psgd-everything"])
+    assert f"iid, CESAR at 5 % {written(gap)} (one seed)" in claim.check(found).ours
+
+
+def test_what_was_not_run_is_listed(smoke, tmp_path):
+    """Parts, and methods of parts that others were run of."""
+    assert not read(smoke / "shares").missing
+    copy = Path(shutil.copytree(smoke / "shares", tmp_path / "shares"))
+    shutil.rmtree(copy / "shards")
+    shutil.rmtree(copy / "iid" / "cesar-topk-5")
+    shutil.rmtree(copy / "iid" / "d-psgd-topk-5-memory")
+    assert read(copy).missing == ["shards", "iid (CESAR, TopK 5 % · D-PSGD, TopK 5 %, memory)"]
+
+
 def test_shorter_runs_speak_until_the_claims_own_are_there(smoke, tmp_path):
     kept = Path(__file__).parents[2] / "docs" / "results"
     assert "memory" in read_shorter([kept])

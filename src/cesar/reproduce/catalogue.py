@@ -15,6 +15,7 @@ from cesar.reproduce.figures.membership import MEMBERSHIP
 from cesar.reproduce.figures.nodes import NODES
 from cesar.reproduce.figures.ring import RING
 from cesar.reproduce.figures.settings import SETTINGS
+from cesar.reproduce.figures.shares import SHARES
 from cesar.reproduce.figures.subsampling import SUBSAMPLING
 from cesar.reproduce.reproduction import Reproduction
 
@@ -33,6 +34,7 @@ _ALL = (
     RING,
     SUBSAMPLING,
     GROUPS,
+    SHARES,
 )
 CATALOGUE = {one.name: one for one in _ALL}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from cesar.reproduce.reproduction import Verdict
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 Rows = dict[str, dict[str, "MethodRow"]]
 """Part → title of the method → its line."""
+Compared = Sequence[tuple[str, str, str]]
+"""Methods, one and the one that it is set against, and what to call that."""
 LIMIT = 0.01
 """Accuracies that differ by less, 95 % interval included, are called equal: a point, twice what the paper calls equal."""
 
@@ -24,6 +26,28 @@ def gap(one: MethodRow, other: MethodRow, *, trained: bool = False) -> Differenc
     if trained:
         return paired(one.trained_by_seed, other.trained_by_seed)
     return paired(one.by_seed, other.by_seed)
+
+
+def gaps(rows: Rows, compared: Compared, *, trained: bool = True) -> dict[str, Difference | None]:
+    """Part and words → the nodes' paired differences, at the end of training or else after settling."""
+    return {words: gap(one, other, trained=trained) for words, one, other in _both_run(rows, compared)}
+
+
+def sent_of(rows: Rows, compared: Compared) -> list[float]:
+    """What one sent, in percent of the other's bytes."""
+    return [100 * one.bytes / other.bytes for _, one, other in _both_run(rows, compared)]
+
+
+def _both_run(rows: Rows, compared: Compared) -> Iterator[tuple[str, MethodRow, MethodRow]]:
+    for part, line in rows.items():
+        for one, other, words in compared:
+            if one in line and other in line:
+                yield f"{part}, {words}", line[one], line[other]
+
+
+def listed(found: Mapping[str, Difference | None]) -> str:
+    """Differences one after the other, in points."""
+    return "; ".join(f"{words} {points(difference)}" for words, difference in found.items())
 
 
 def points(found: Difference | None, size: float = 100.0) -> str:

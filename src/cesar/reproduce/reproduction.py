@@ -154,8 +154,14 @@ class Outcome:
 
     @property
     def missing(self) -> list[str]:
-        """Parts that have not been tested yet."""
-        return [part for part in self.of.experiments(self.scale) if part not in self.studies]
+        """Parts that have not been tested yet, and methods of the others."""
+        found = []
+        for part, experiment in self.of.parts(self.scale).items():
+            line = self.rows.get(part, {})
+            lacking = [method.title for method in experiment.method if method.title not in line]
+            if lacking:
+                found.append(f"{part} ({' · '.join(lacking)})" if line else part)
+        return found
 
 
 def needs(small: str, paper: str | None = None) -> dict[Scale, str]:

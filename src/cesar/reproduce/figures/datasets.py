@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from cesar.reproduce.compare import equal, gap, points
-from cesar.reproduce.figures.settings import TABLE_III
+from cesar.reproduce.compare import equal, listed
+from cesar.reproduce.figures.settings import OWN_RULES, TABLE_III, against_plain
 from cesar.reproduce.pairs import NONE
 from cesar.reproduce.reproduction import Claim, Finding, Outcome, Reproduction, needs, takes
 from cesar.reproduce.tables import MEDIUM, PAPER, SMALL, Scale, Tables, against_dpsgd, base, spread_for
@@ -37,18 +37,14 @@ def _published(sparsifier: str, part: str, title: str) -> str:
 
 
 def _matches(outcome: Outcome) -> Finding | None:
-    pairs = [
-        (part, line["CESAR"], next(row for title, row in line.items() if title.startswith("D-PSGD")))
-        for part, line in outcome.rows.items()
-        if "CESAR" in line and any(title.startswith("D-PSGD") for title in line)
-    ]
-    if not pairs:
+    found = against_plain(outcome)
+    if not found:
         return None
-    found = [gap(one, other, trained=True) for _, one, other in pairs]
-    listed = "; ".join(
-        f"{part} ({one.metric}) {points(each)}" for (part, one, _), each in zip(pairs, found, strict=True)
+    return Finding(
+        verdict=equal(list(found.values())),
+        ours=f"CESAR minus D-PSGD at the end of training, in points of accuracy or hundredths of RMSE: {listed(found)}.",
+        why=OWN_RULES,
     )
-    return Finding(verdict=equal(found), ours=f"CESAR minus D-PSGD, in hundredths of the metric: {listed}.")
 
 
 def _over_datasets(sparsifier: str, place: str, name: str, smoke: str) -> Reproduction:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from cesar.reproduce.compare import gap, no_worse, points, signed
+from cesar.reproduce.compare import gap, listed, no_worse, signed
 from cesar.reproduce.counts import Counting, both, on_cifar10, sent_pair
 from cesar.reproduce.pairs import NONE
 from cesar.reproduce.reproduction import Claim, Finding, Outcome, Reproduction, needs, takes
@@ -85,10 +85,9 @@ def _cost(outcome: Outcome) -> Finding | None:
     }
     if not found:
         return None
-    listed = "; ".join(f"{words} {points(difference)}" for words, difference in found.items())
     return Finding(
         verdict=no_worse(list(found.values())),
-        ours=f"Less than without crashes, in points: {listed}.",
+        ours=f"Less than without crashes, in points: {listed(found)}.",
         why=LESS_MIXED if outcome.scale is Scale.MEDIUM else UNMIXED,
     )
 

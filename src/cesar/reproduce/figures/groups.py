@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
-from cesar.reproduce.compare import equal, gap, no_worse, points
+from cesar.reproduce.compare import equal, gaps, listed, no_worse, sent_of
 from cesar.reproduce.reproduction import Claim, Finding, Outcome, Reproduction, Shorter, needs, takes
 from cesar.reproduce.tables import SETTLE, Scale, Tables, base, dpsgd
-
-if TYPE_CHECKING:
-    from cesar.experiment.paired import Difference
-    from cesar.experiment.results import MethodRow
 
 RULES = {
     "arrived": (
@@ -32,68 +26,48 @@ SHARED = ("random 30 %", "TopK 30 %")
 FULL, FEW, FORGETFUL = "D-PSGD, everything", "groups of 2, TopK 5 %, memory", "groups of 2, TopK 5 %"
 
 
-def _method(name: str, label: str, sparsifier: str, share: float, **more: object) -> Tables:
+def method(name: str, label: str, sparsifier: str, share: float, **more: object) -> Tables:
+    """One method with a name of its own."""
     return {"name": name, "label": label, "sparsifier": sparsifier, "share": share, **more}
 
 
 def methods() -> list[Tables]:
     """What decides how sums become models, one thing at a time."""
-    found = [dpsgd(), _method("cesar", FEW, "topk", 0.05, group_size=2, memory=True)]
+    found = [dpsgd(), method("cesar", FEW, "topk", 0.05, group_size=2, memory=True)]
     for sparsifier, name in zip(("random", "topk"), SHARED, strict=True):
         plain, ours = f"D-PSGD, {name}", f"CESAR, {name}"
         found += [
-            *(_method("cesar", f"groups of {m}, {name}", sparsifier, 0.3, group_size=m) for m in (2, 3)),
-            _method("dpsgd", plain, sparsifier, 0.3),
-            _method("dpsgd", f"{plain}, arrived", sparsifier, 0.3, weights="arrived"),
-            _method("cesar", ours, sparsifier, 0.3),
+            *(method("cesar", f"groups of {m}, {name}", sparsifier, 0.3, group_size=m) for m in (2, 3)),
+            method("dpsgd", plain, sparsifier, 0.3),
+            method("dpsgd", f"{plain}, arrived", sparsifier, 0.3, weights="arrived"),
+            method("cesar", ours, sparsifier, 0.3),
         ]
     return [
         *found,
-        _method("cesar", "CESAR, random 30 %, neighbours", "random", 0.3, weights="neighbours"),
-        _method("cesar", "coordinated 30 %", "coordinated", 0.3),
-        _method("cesar", FORGETFUL, "topk", 0.05, group_size=2),
-        _method("dpsgd", "D-PSGD, TopK 5 %, memory", "topk", 0.05, memory=True),
+        method("cesar", "CESAR, random 30 %, neighbours", "random", 0.3, weights="neighbours"),
+        method("cesar", "coordinated 30 %", "coordinated", 0.3),
+        method("cesar", FORGETFUL, "topk", 0.05, group_size=2),
+        method("dpsgd", "D-PSGD, TopK 5 %, memory", "topk", 0.05, memory=True),
     ]
 
 
 def experiments(scale: Scale) -> dict[str, Tables]:
     """The same methods on both partitions, settled at the end at every scale."""
+    return on_both(scale, methods())
+
+
+def on_both(scale: Scale, several: list[Tables]) -> dict[str, Tables]:
+    """Methods on label shards and on IID data."""
     settle = {"settle_rounds": 2} if scale is Scale.SMOKE else SETTLE
     parts = ("shards", "iid")
-    return {part: base("cifar10", scale, spread=part) | settle | {"method": methods()} for part in parts}
-
-
-def _run(
-    outcome: Outcome, pairs: Sequence[tuple[str, str, str]]
-) -> Iterator[tuple[str, MethodRow, MethodRow]]:
-    """(one, other, words) → part and words, one's line, the other's; those of which both were run."""
-    for part, rows in outcome.rows.items():
-        for one, other, words in pairs:
-            if one in rows and other in rows:
-                yield f"{part}, {words}", rows[one], rows[other]
-
-
-def _found(
-    outcome: Outcome, pairs: Sequence[tuple[str, str, str]], *, trained: bool = True
-) -> dict[str, Difference | None]:
-    """Part and words → the nodes' paired differences."""
-    return {words: gap(one, other, trained=trained) for words, one, other in _run(outcome, pairs)}
-
-
-def _sent(outcome: Outcome, pairs: Sequence[tuple[str, str, str]]) -> list[float]:
-    """What one sent, in percent of the other's bytes."""
-    return [100 * one.bytes / other.bytes for _, one, other in _run(outcome, pairs)]
-
-
-def _listed(found: dict[str, Difference | None]) -> str:
-    return "; ".join(f"{words} {points(difference)}" for words, difference in found.items())
+    return {part: base("cifar10", scale, spread=part) | settle | {"method": several} for part in parts}
 
 
 def _one_rule(rule: str, outcome: Outcome) -> Finding | None:
-    found = _found(outcome, RULES[rule])
+    found = gaps(outcome.rows, RULES[rule])
     if not found:
         return None
-    text = f"CESAR minus D-PSGD at the end of training, in points: {_listed(found)}."
+    text = f"CESAR minus D-PSGD at the end of training, in points: {listed(found)}."
     return Finding(verdict=equal(list(found.values())), ours=text, why=MIXING)
 
 
@@ -103,24 +77,24 @@ def _groups_match(outcome: Outcome) -> Finding | None:
         for name in SHARED
         for m in (2, 3)
     ]
-    found = _found(outcome, pairs)
+    found = gaps(outcome.rows, pairs)
     if not found:
         return None
-    sent = _sent(outcome, pairs)
-    text = f"Groups minus CESAR without groups at the end of training, in points: {_listed(found)}."
+    sent = sent_of(outcome.rows, pairs)
+    text = f"Groups minus CESAR without groups at the end of training, in points: {listed(found)}."
     cost = f"They sent {min(sent):.0f} to {max(sent):.0f} % of its bytes."
     return Finding(verdict=no_worse(list(found.values())), ours=f"{text} {cost}", why=CHOSEN)
 
 
 def _settled(outcome: Outcome) -> Finding | None:
     pairs = [(FEW, FULL, "both settled")]
-    found = _found(outcome, pairs, trained=False)
+    found = gaps(outcome.rows, pairs, trained=False)
     if not found:
         return None
     return Finding(
         verdict=no_worse(list(found.values())),
-        ours=f"Groups of 2 with TopK, 5 % and memory minus full sharing, in points: {_listed(found)}. It sent "
-        f"{max(_sent(outcome, pairs)):.1f} % of the bytes.",
+        ours=f"Groups of 2 with TopK, 5 % and memory minus full sharing, in points: {listed(found)}. It sent "
+        f"{max(sent_of(outcome.rows, pairs)):.1f} % of the bytes.",
     )
 
 
@@ -133,17 +107,17 @@ def _ahead(outcome: Outcome) -> Finding | None:
         return None
     return Finding(
         verdict=no_worse(list(found.values())),
-        ours=f"Groups of 2 with TopK, 5 % and memory, settled, minus full sharing, not settled, in points: {_listed(found)}.",
+        ours=f"Groups of 2 with TopK, 5 % and memory, settled, minus full sharing, not settled, in points: {listed(found)}.",
         why="Settling takes away how far nodes are from one another, which on label shards is most of the loss.",
     )
 
 
 def _memory(outcome: Outcome) -> Finding | None:
-    found = _found(outcome, [(FEW, FORGETFUL, "with minus without")])
+    found = gaps(outcome.rows, [(FEW, FORGETFUL, "with minus without")])
     if not found:
         return None
     return Finding(
-        verdict=no_worse(list(found.values())), ours=f"Groups of 2, TopK at 5 %, in points: {_listed(found)}."
+        verdict=no_worse(list(found.values())), ours=f"Groups of 2, TopK at 5 %, in points: {listed(found)}."
     )
 
 

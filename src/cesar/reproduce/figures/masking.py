@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from cesar.reproduce.compare import gap, no_worse, points
+from cesar.reproduce.compare import gap, listed, no_worse
 from cesar.reproduce.counts import Counting, both, on_cifar10, sent_pair
 from cesar.reproduce.reproduction import Claim, Finding, Outcome, Reproduction, needs, takes
 from cesar.reproduce.tables import Scale, Tables, base, cesar, dpsgd, spread_for, trained
@@ -44,8 +44,7 @@ def _costs_little(outcome: Outcome) -> Finding | None:
     }
     if not found:
         return None
-    listed = "; ".join(f"{words} {points(difference)}" for words, difference in found.items())
-    return Finding(verdict=no_worse(list(found.values())), ours=f"Against s = 1, in points: {listed}.")
+    return Finding(verdict=no_worse(list(found.values())), ours=f"Against s = 1, in points: {listed(found)}.")
 
 
 MASKING = Reproduction(

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from cesar.reproduce.compare import equal, gap, points
+from cesar.reproduce.compare import equal, gap, listed
 from cesar.reproduce.counts import Count, Counting, both, gigabytes, labels, mean, on_cifar10
 from cesar.reproduce.pairs import Pair, Series
 from cesar.reproduce.reproduction import Claim, Finding, Outcome, Reproduction, Verdict, needs, takes
 from cesar.reproduce.tables import Scale, Tables, against_dpsgd, base, spread_for
+
+if TYPE_CHECKING:
+    from cesar.experiment.paired import Difference
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,8 @@ TABLE_III = {
     "random-6-50": Setting(50.00, (55.44, 55.62), (14.04, 13.07)),
 }
 """By sparsifier, degree and percent shared."""
+
+OWN_RULES = "Each has its own averaging rule here; under one rule the two are compared below."
 
 
 def _row(kind: str, degree: int, share: float) -> str:
@@ -121,19 +127,24 @@ def _both_methods(counts: list[Count], label: str, *, printed: bool) -> tuple[fl
 
 
 def _accuracy(outcome: Outcome) -> Finding | None:
-    gaps = {}
-    for part, rows in outcome.rows.items():
-        other = next((row for title, row in rows.items() if title.startswith("D-PSGD")), None)
-        if other is not None and "CESAR" in rows:
-            gaps[part] = gap(rows["CESAR"], other, trained=True)
-    if not gaps:
+    found = against_plain(outcome)
+    if not found:
         return None
-    listed = "; ".join(f"{part} {points(found)}" for part, found in gaps.items())
     return Finding(
-        verdict=equal(list(gaps.values())),
-        ours=f"{len(gaps)} of {len(TABLE_III)} lines were run. CESAR minus D-PSGD at the same share, in points: {listed}.",
-        why="Each has its own averaging rule here; under one rule the two are compared below.",
+        verdict=equal(list(found.values())),
+        ours=f"{len(found)} of {len(TABLE_III)} lines were run. CESAR minus D-PSGD at the same share, in points: {listed(found)}.",
+        why=OWN_RULES,
     )
+
+
+def against_plain(outcome: Outcome) -> dict[str, Difference | None]:
+    """Part → CESAR less D-PSGD at the end of training."""
+    return {
+        part: gap(line["CESAR"], plain, trained=True)
+        for part, line in outcome.rows.items()
+        for plain in (row for title, row in line.items() if title.startswith("D-PSGD"))
+        if "CESAR" in line
+    }
 
 
 def _less_data(outcome: Outcome) -> Finding | None:
