@@ -97,7 +97,8 @@ def _panel(panel: Panel) -> Iterator[str]:
         if abs(y - end[1]) > LINE / 2:  # it stands somewhere else: a thin line leads there
             near = x + 3 if anchor == "end" else x - 3
             yield f'<path class="leader" d="{_path([end, (near, y)])}" stroke="{colour}" stroke-width="0.75"/>'
-        yield f'<text x="{x:.1f}" y="{y + 4:.1f}" text-anchor="{anchor}">{escape(mark.name)}</text>'
+        ink = "" if mark.plain else f' style="fill:{colour}"'
+        yield f'<text x="{x:.1f}" y="{y + 4:.1f}" text-anchor="{anchor}"{ink}>{escape(mark.name)}</text>'
 
 
 def _mark(mark: Mark, place: tuple[Callable[[float], float], ...], colour: str) -> Iterator[str]:
