@@ -141,6 +141,20 @@ def test_machine_versions_and_memory_are_those_of_the_runs(real, copy, tmp_path)
     assert "and on an abacus, python 3.99." in page(copy, tmp_path)[0]
 
 
+@pytest.mark.parametrize(
+    ("told", "named"),
+    [
+        ("model name : AMD EPYC\ncpu family : 25\nmodel : 1\n", ", AMD EPYC (family 25, model 1), "),
+        ("processor : 0\nBogoMIPS : 48.00\n", ", abacus, "),
+    ],
+)
+def test_two_generations_of_processors_have_two_names(tmp_path, monkeypatch, told, named):
+    (tmp_path / "cpuinfo").write_text(told)
+    monkeypatch.setattr("cesar.sim.machine.CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr("platform.processor", lambda: "abacus")
+    assert named in machine()
+
+
 def test_older_runs_say_nothing_about_memory(copy, tmp_path):
     for path in copy.glob("*/*/summary.json"):
         summary = json.loads(path.read_text())

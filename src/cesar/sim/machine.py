@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import resource
 import sys
 from pathlib import Path
+
+CPUINFO = Path("/proc/cpuinfo")
 
 
 def peak_rss_bytes() -> int:
@@ -24,7 +25,13 @@ def machine() -> str:
 
 
 def _processor() -> str:
-    """The processor's name; Linux tells it in a file only, and virtual machines may keep it to themselves."""
-    file = Path("/proc/cpuinfo")
-    found = re.search(r"^model name\s*:\s*(.+)$", file.read_text(), re.MULTILINE) if file.exists() else None
-    return found[1].strip() if found else platform.processor()
+    """The processor's name, which Linux tells in a file only. Virtual machines may shorten it to a maker's, so that two
+    generations look alike; family and model tell them apart, and sums of floating-point numbers differ between them.
+    """
+    lines = CPUINFO.read_text().splitlines() if CPUINFO.exists() else []
+    told = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    name = told.get("model name") or platform.processor()
+    generation = [
+        f"{word} {told[key]}" for key, word in (("cpu family", "family"), ("model", "model")) if key in told
+    ]
+    return f"{name} ({', '.join(generation)})" if generation else name

@@ -12,11 +12,7 @@ from cesar.reproduce.tables import Scale, Tables, base, cesar, trained
 
 PAPER = {0: 72.42, 10: 72.06, 20: 71.51}
 """Percent of crashes → accuracy in %, as printed; without the add-on where nobody crashes."""
-
-
 GROUPED = "groups of 2"
-
-
 UNMIXED = (
     "Tests come right after a round in which some nodes were not mixed, which is most of the loss "
     "(design/008-dropouts-in-few-rounds.md); the medium scale tests after rounds without crashes."
@@ -103,6 +99,7 @@ DROPOUTS = Reproduction(
     counting=_counting,
     count_pair=partial(sent_pair, title="Bytes of a node with and without the dropout add-on"),
     published=_published,
+    compared=((GROUPED, "CESAR"),),
     claims=(
         Claim(
             title="Dropouts cost at most a fraction of a point",
