@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from cesar.reproduce.compare import gap, listed, no_worse, signed
+from cesar.reproduce.compare import gap, gaps, listed, no_worse, sent_of, signed
 from cesar.reproduce.counts import Counting, both, on_cifar10, sent_pair
 from cesar.reproduce.pairs import NONE
 from cesar.reproduce.reproduction import Claim, Finding, Outcome, Reproduction, needs, takes
@@ -88,6 +88,19 @@ def _cost(outcome: Outcome) -> Finding | None:
     )
 
 
+def _groups_with_crashes(outcome: Outcome) -> Finding | None:
+    pairs = [(GROUPED, "CESAR", GROUPED)]
+    crashed = {part: line for part, line in outcome.rows.items() if part != _part(0)}
+    found = gaps(crashed, pairs)
+    if not found:
+        return None
+    return Finding(
+        verdict=no_worse(list(found.values())),
+        ours=f"Groups of 2 minus CESAR without groups at the end of training, in points: {listed(found)}. They sent at most "
+        f"{max(sent_of(crashed, pairs)):.0f} % of its bytes.",
+    )
+
+
 DROPOUTS = Reproduction(
     name="dropouts",
     place="Fig. 8",
@@ -107,6 +120,10 @@ DROPOUTS = Reproduction(
                 f"{signed(value - PAPER[0])} at {rate} %" for rate, value in PAPER.items() if rate
             ),
             check=_cost,
+        ),
+        Claim(
+            title="Fixed groups learn no less than CESAR without groups when nodes crash",
+            check=_groups_with_crashes,
         ),
     ),
 )

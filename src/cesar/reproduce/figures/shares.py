@@ -44,11 +44,10 @@ def _reach(outcome: Outcome) -> Finding | None:
     found = gaps(outcome.rows, pairs, trained=False)
     if not found:
         return None
-    sent = sent_of(outcome.rows, pairs)
     return Finding(
         verdict=no_worse(list(found.values())),
-        ours=f"Less than full sharing after settling, in points: {listed(found)}. They sent {min(sent):.1f} to "
-        f"{max(sent):.1f} % of its bytes.",
+        ours=f"Less than full sharing after settling, in points: {listed(found)}. They sent at most "
+        f"{max(sent_of(outcome.rows, pairs)):.1f} % of its bytes.",
     )
 
 
