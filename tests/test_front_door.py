@@ -128,6 +128,9 @@ def test_the_first_page_has_the_figures_of_these_runs():
         assert f"{figures} | {areas[attacked]:.2f} |" in text, name
     assert f"{100 * (rows[full].value - rows[few].value):.1f} points" in text
     assert f"with {100 * rows[few].bytes / rows[full].bytes:.0f} % of the bytes" in text
+    evenly = {row.title: row for row in rows_of(read_study(DOCS / "results" / "groups" / "iid"))}
+    assert evenly[few].seeds == evenly[full].seeds == 3
+    assert f"reach {100 * evenly[few].value:.1f} % and {100 * evenly[full].value:.1f} %" in text
     assert f"in groups of three, with 30 % at random, it is {areas['groups of 3']:.2f}" in text
 
 
