@@ -57,7 +57,7 @@ SHARES = Reproduction(
     brief="how few values are enough",
     what="TopK at 10, 5 and 2 %, with memory and without, and random selection in groups, against full sharing; all settled",
     needs=needs("cifar10"),
-    takes=takes("6 s", "60 min", "13 h", "10 weeks"),
+    takes=takes("15 s", "60 min", "13 h", "10 weeks"),
     experiments=experiments,
     claims=(
         Claim(
