@@ -10,7 +10,7 @@ cesar network init --out /tmp/authority --name demo --topology complete "$@"
 umask 077
 token=$(python -c 'import secrets; print(secrets.token_hex(32))')
 for i in 0 1 2 3; do
-    cp /tmp/authority/signed/peer-$i/* /peer/$i/
+    cesar peer install /peer/$i --from /tmp/authority/signed/peer-$i --sha256 "$(sha256sum /tmp/authority/ca/ca.pem | cut -d ' ' -f 1)"
     sed -i 's/^status = .*/status = "0.0.0.0:7500"\nstatus_token = "..\/token"/' /peer/$i/peer.toml
 done
 echo "$token" >/peer/token

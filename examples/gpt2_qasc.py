@@ -18,8 +18,8 @@ from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 import cesar
 from cesar.integrations.transformers import CesarCallback
-from cesar.learn import datasets
-from cesar.learn.tasks import score
+from cesar_lab.data import datasets
+from cesar_lab.learn.tasks import score
 
 
 def build(arguments: argparse.Namespace, vocabulary: int) -> nn.Module:
@@ -35,7 +35,7 @@ def build(arguments: argparse.Namespace, vocabulary: int) -> nn.Module:
         )
     if not arguments.lora:
         return model
-    from peft import LoraConfig, get_peft_model  # noqa: PLC0415  (pip install 'cesar-learning[lora]')
+    from peft import LoraConfig, get_peft_model  # noqa: PLC0415  (pip install '.[lora]')
 
     return get_peft_model(model, LoraConfig(r=arguments.lora, target_modules=["c_attn"], fan_in_fan_out=True))
 

@@ -1,6 +1,6 @@
-"""Formal privacy for samples, hidden models for sites: each peer trains with Opacus and averages in groups.
+"""Formal privacy for samples, hidden models for sites: each peer trains with Opacus and averages in a cell.
 
-cesar network init --peers 4 --out net
+cesar network init --peers 4 --cells 4 --out net
 python examples/opacus_dp.py net/peer-0             # one process per peer, on one machine or on four
 python examples/opacus_dp.py net/peer-*             # or all of them in one process
 python examples/opacus_dp.py net/peer-* --noise 0   # without Opacus, to compare
@@ -9,6 +9,7 @@ python examples/opacus_dp.py net/peer-* --noise 0   # without Opacus, to compare
 import argparse
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -18,16 +19,15 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import cesar
-from cesar.attack.membership import auc
-from cesar.learn import datasets, models
-from cesar.learn.samples import Dataset, Samples
-from cesar.learn.tasks import sample_losses, score
+from cesar_lab.attack.inference import auc
+from cesar_lab.data import datasets
+from cesar_lab.data.samples import Dataset, Samples
+from cesar_lab.learn import models
+from cesar_lab.learn.tasks import sample_losses, score
 
 
-def train(folder: Path, data: Dataset, settings: argparse.Namespace) -> str:
+def train(folder: Path, model: nn.Module, data: Dataset, settings: argparse.Namespace) -> str:
     """Train one peer's model on its own samples, and say what it spent on their privacy."""
-    name = {"digits": "digits-mlp", "cifar10": "lenet"}[data.name]
-    model: nn.Module = models.build(name, data, seed=1)  # the same first model everywhere
     with cesar.Peer.join(folder) as peer:
         own = data.train.take(np.arange(peer.place, len(data.train), peer.peers)[: settings.samples])
         optimiser = torch.optim.SGD(model.parameters(), lr=settings.learning_rate)
@@ -41,6 +41,7 @@ def train(folder: Path, data: Dataset, settings: argparse.Namespace) -> str:
                 noise_multiplier=settings.noise,
                 max_grad_norm=settings.clip,
             )
+        peer.start_from(model)  # the same first model at every site
         for epoch in range(settings.epochs):
             for inputs, labels in loader:
                 optimiser.zero_grad()
@@ -81,8 +82,11 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.seed()  # sampling and noise must be nobody's to guess: never use a seed that others know
     data = datasets.load(settings.dataset, test_limit=1000)
+    name = {"digits": "digits-mlp", "cifar10": "lenet"}[data.name]
+    # The same first model everywhere. Threads share one generator, so it is drawn before they begin.
+    first = models.build(name, data, seed=1)
     with ThreadPoolExecutor(len(settings.folders)) as pool:
-        for said in pool.map(lambda folder: train(folder, data, settings), settings.folders):
+        for said in pool.map(lambda folder: train(folder, deepcopy(first), data, settings), settings.folders):
             print(said)
 
 

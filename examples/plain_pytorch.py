@@ -1,6 +1,6 @@
 """Secure averaging in a plain PyTorch loop: each peer trains on its own part of the handwritten digits.
 
-cesar network init --peers 4 --out net
+cesar network init --peers 4 --cells 4 --out net
 python examples/plain_pytorch.py net/peer-0     # one process per peer, on one machine or on four
 python examples/plain_pytorch.py net/peer-*     # or all of them in one process
 """
@@ -25,14 +25,16 @@ def train(folder: Path, model: nn.Module, steps: int) -> None:
     with cesar.Peer.join(folder) as peer:
         own = torch.arange(peer.id, 1500, peer.peers)  # the last 297 samples are for the test
         generator = torch.Generator().manual_seed(peer.id)
+        peer.start_from(model)  # the same first model at every site
         for _ in range(steps):
             rows = own[torch.randint(len(own), (16,), generator=generator)]
             loss = nn.functional.cross_entropy(model(inputs[rows]), targets[rows])
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
-            if peer.due():
-                peer.average(model)
+            if peer.due():  # every few steps, as peer.toml says
+                peer.average(model)  # in place
+        peer.settle(model)  # average without training: all sites end with one model
         accuracy = (model(inputs[1500:]).argmax(1) == targets[1500:]).float().mean().item()
         print(f"peer {peer.id}: accuracy {accuracy:.3f} after {peer.round} rounds", flush=True)
 

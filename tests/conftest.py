@@ -1,6 +1,7 @@
 """Fixtures; what test modules share lies in `support` (pyproject.toml makes `tests/` importable)."""
 
 import json
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import networkx as nx
@@ -8,10 +9,23 @@ import pytest
 from hypothesis import settings
 
 import cesar
+from support.bare import Blocker
 
 LETTERS = "ABCDEFGH"
 SECAGG = 'name = "secagg"'
 """Shares everything, so that an average is the same whatever the masks were."""
+
+
+def pytest_addoption(parser):
+    parser.addoption("--bare", action="store_true", help="run without what only the laboratory may import")
+
+
+def pytest_configure(config):
+    """With --bare, a test that needs the laboratory, or one of its libraries, fails at the import."""
+    if config.getoption("--bare"):
+        blocker = Blocker()
+        assert not blocker.loaded(), "`import cesar` has loaded what only the laboratory may import"
+        sys.meta_path.insert(0, blocker)
 
 
 @pytest.fixture

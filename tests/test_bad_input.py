@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import cesar
-from cesar.errors import CesarError, ConfigError, DataError, PrivacyError
+from cesar.base.errors import CesarError, ConfigError, DataError, PrivacyError
 from cesar.node import Ledger
 
 NODES, SIZE = 5, 12
@@ -16,7 +16,6 @@ MODELS = np.arange(NODES * SIZE, dtype=np.float32).reshape(NODES, SIZE)
 METHODS = {
     "cesar": cesar.Cesar(sparsifier=cesar.TopK(0.5)),
     "direct": cesar.Cesar(sparsifier=cesar.RandomSubsampling(0.5), coordination="direct"),
-    "coordinated": cesar.Cesar(sparsifier=cesar.CoordinatedSubsampling(0.5)),
     "paper": cesar.Cesar.paper(sparsifier=cesar.TopK(0.5)),
     "secure": cesar.SecureAggregation(),
     "plain": cesar.DPSGD(),
@@ -80,7 +79,7 @@ def test_an_ensemble_goes_on_after_bad_models(sent, method):
     with pytest.raises(DataError, match="node 2"):
         ensemble.round(bad)
     assert sent == []
-    assert not any(count for node in ensemble._nodes for count in node.ledger.sent.values())
+    assert not any(count for node in ensemble.nodes for count in node.ledger.sent.values())
     expected = cesar.aggregate(MODELS, GRAPH, method, seed=1)
     assert np.array_equal(ensemble.round(MODELS).vectors, expected.vectors)
 
@@ -225,7 +224,7 @@ def test_an_ensemble_refuses_another_graph_and_keeps_the_old(sent):
 # ── methods ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("sparsifier", [cesar.TopK, cesar.RandomSubsampling, cesar.CoordinatedSubsampling])
+@pytest.mark.parametrize("sparsifier", [cesar.TopK, cesar.RandomSubsampling])
 @pytest.mark.parametrize("alpha", [0, 0.0, -0.3, 1.001, 30, math.nan, math.inf])
 def test_alpha(sparsifier, alpha):
     with pytest.raises(ConfigError, match=f"alpha is {alpha}.*above 0 and at most 1"):
@@ -360,7 +359,7 @@ def test_a_method_that_is_none(sent, method):
     refused(
         sent,
         ConfigError,
-        r"is not a method; use Cesar\(…\), SecureAggregation\(\) or DPSGD\(…\)",
+        r"is not a method; use Cells\(…\), Cesar\(…\), SecureAggregation\(\) or DPSGD\(…\)",
         method=method,
     )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cesar.learn.datasets import qasc
+from cesar_lab.data import qasc
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -41,17 +41,17 @@ def test_plain_pytorch_is_short_and_learns(network):
     method = 'name = "cesar"\nsparsifier = "random"\nshare = 0.3'
     results = run("plain_pytorch.py", *network(4, every=6, method=method), "--steps", "300")
     assert set(results) == {0, 1, 2, 3}
-    assert all(accuracy > 0.8 and rounds == 50 for accuracy, rounds in results.values())
+    assert all(accuracy > 0.8 and rounds >= 50 for accuracy, rounds in results.values())
 
 
-GROUPS = 'name = "cesar"\nsparsifier = "random"\nshare = 0.3\ngroup_size = 3'
+CELLS = 'name = "cells"\nsize = 4'
 
 
 def test_opacus_accounts_for_what_each_site_spends(network):
-    """Four sites average in groups of three; each prints the ε that an accountant of its own works out."""
+    """Four sites average in one cell; each prints the ε that an accountant of its own works out."""
     accountants = pytest.importorskip("opacus.accountants")
     sizes = ("--samples", 96, "--batch", 16, "--epochs", 10, "--noise", 1.0, "--delta", 0.005)
-    out = command("opacus_dp.py", *network(4, every=4, method=GROUPS), *sizes)
+    out = command("opacus_dp.py", *network(4, every=4, method=CELLS), *sizes)
     said = re.findall(
         r"peer (\d): accuracy ([\d.]+), ε = ([\d.]+) at δ = 0.005; membership AUC ([\d.]+)", out
     )

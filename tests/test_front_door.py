@@ -7,18 +7,18 @@ import re
 import sys
 from functools import cache
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
 import yaml
 
 import cesar
-from cesar.experiment import config, run
-from cesar.experiment.results import read_study, rows_of
-from cesar.reproduce.document import write_document
-from cesar.reproduce.figures.approaches import strongest
-from cesar.reproduce.outcomes import read_all, read_shorter
-from cesar.reproduce.plots import draw
+from cesar_lab.paper.document import write_document
+from cesar_lab.paper.outcome import read_all, read_shorter, read_timed
+from cesar_lab.run import config
+from cesar_lab.run import execute as run
+from cesar_lab.show.results import read_study, rows_of
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -54,12 +54,30 @@ def is_printed(message):
     return any(pattern.search(text) for text in printed())
 
 
-def test_the_readme_is_short_and_has_its_pictures():
+def test_the_readme_has_its_pictures():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert len(text.splitlines()) < 130
-    pictures = ["docs/who-sees-what.svg", "docs/accuracy-bytes.svg", "docs/network-up.svg"]
+    pictures = ["docs/who-sees-what.svg", "docs/network-up.svg", "docs/accuracy-bytes.svg"]
     assert re.findall(r"!\[.+?\]\((.+?)\)", text) == pictures
     assert "laboratory" not in text
+
+
+def test_the_first_screen_has_the_two_commands_and_the_warning():
+    first = (ROOT / "README.md").read_text(encoding="utf-8").split("\n## ", 1)[0]
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    shown = re.findall(r"^make ([a-z-]+)", first, re.MULTILINE)
+    assert shown == ["demo", "test"]
+    assert {*shown} <= {*targets}
+    assert "One round is protected, many are not" in first
+
+
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted((ROOT / "src").rglob("*.html"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_nobody_offers_fixed_groups_any_more(page):
+    """They were refuted and deleted; what is said of them is in the past."""
+    text = page.read_text(encoding="utf-8")
+    assert [words for words in ("group_size", "--group-size", "regroup_after") if words in text] == []
 
 
 def test_every_message_of_the_page_is_one_that_the_code_prints():
@@ -69,8 +87,8 @@ def test_every_message_of_the_page_is_one_that_the_code_prints():
 
 
 def test_a_message_that_nobody_prints_is_noticed():
-    assert is_printed("this command needs …: pip install 'cesar-learning[…]'")
-    assert not is_printed("this command wants …: pip install 'cesar-learning[…]'")
+    assert is_printed("this command needs …; in a copy of cesar's repository: pip install '.[…]'")
+    assert not is_printed("this command wants …; in a copy of cesar's repository: pip install '.[…]'")
     assert not is_printed("pip install …: this command needs")
 
 
@@ -81,8 +99,8 @@ def test_the_citation_is_that_of_this_version():
     assert len(citation["references"][0]["authors"]) == 5
 
 
-def test_the_words_in_the_picture_add_up_to_the_sum_in_it():
-    """The three rows of noise are a real share each: modulo 2^32 their sum is that of the three rows of values."""
+def test_the_picture_is_a_round_of_a_cell():
+    """The values add up to the sum, and the noise is what the engine sends."""
     picture = (DOCS / "who-sees-what.svg").read_text(encoding="utf-8").replace("−", "-")
     rows = re.findall(r'class="(ink|sum|noise) mono">([^<]+)<', picture)
     values = np.array([[float(v) for v in text.split()] for kind, text in rows if kind == "ink"])
@@ -90,15 +108,9 @@ def test_the_words_in_the_picture_add_up_to_the_sum_in_it():
     (sums,) = ([float(v) for v in text.split()] for kind, text in rows if kind == "sum")
     assert values.shape == words.shape == (3, 3)
     assert values.sum(axis=0) == pytest.approx(sums, abs=2e-4)  # four digits of each are shown
-    total = words.sum(axis=0).astype(np.uint32).view(np.int32)
-    scale = total / np.array(sums)
-    assert scale == pytest.approx(np.full(3, 2.0 ** round(np.log2(scale.mean()))), rel=1e-3)
     assert np.unique(words).size == 9
-
-
-def test_the_picture_of_a_round_is_drawn_from_a_round():
     drawn = tool("who_sees_what").one_round()
-    assert drawn.words.shape == (3, 3)
+    assert np.array_equal(drawn.words, words)
     assert drawn.sums == pytest.approx(drawn.values.sum(axis=0, dtype=np.float64), abs=1e-5)
 
 
@@ -108,43 +120,111 @@ def test_the_table_in_the_picture_is_one_of_peers_at_work():
     assert "font-face" not in picture  # nothing is fetched from elsewhere
 
 
+def described(path):
+    """The figures that a picture is drawn from, as it says them itself."""
+    return next(ET.parse(path).getroot().iter("{http://purl.org/dc/elements/1.1/}description")).text
+
+
 def test_the_plot_is_that_of_the_runs_in_the_repository():
-    drawn = draw([tool("headline").panel(read_study(DOCS / "results" / "groups" / "shards"))])
-    assert drawn == (DOCS / "accuracy-bytes.svg").read_text(encoding="utf-8")
+    chart = tool("headline").chart(read_study(DOCS / "results" / "averaging" / "shards"))
+    assert described(DOCS / "accuracy-bytes.svg") == chart.describe()
 
 
 def test_the_first_page_has_the_figures_of_these_runs():
     text = " ".join((DOCS.parent / "README.md").read_text(encoding="utf-8").split())
-    rows = {row.title: row for row in rows_of(read_study(DOCS / "results" / "groups" / "shards"))}
-    saved = json.loads((DOCS / "results" / "approaches" / "cifar10" / "neighbour.json").read_text())
-    areas = {method["title"]: strongest(method) for method in saved["windows"][-1]["methods"]}
-    assert len(saved["windows"][-1]["methods"][0]["rounds"]) == 20
+    rows = {row.title: row for row in rows_of(read_study(DOCS / "results" / "averaging" / "shards"))}
     few, full = tool("headline").SHOWN
-    for name, attacked in ((full, full), ("D-PSGD, random 30 %", "D-PSGD, random 30%"), (few, few)):
+    for name in (full, "D-PSGD, random 30 %", few):
         row = rows[name]
         assert row.seeds == 3
         assert row.before_settling is not None
-        figures = f"{100 * row.value:.1f} % | {100 * row.before_settling:.1f} % | {row.bytes / 1e6:.0f} MB"
-        assert f"{figures} | {areas[attacked]:.2f} |" in text, name
-    assert f"{100 * (rows[full].value - rows[few].value):.1f} points" in text
-    assert f"with {100 * rows[few].bytes / rows[full].bytes:.0f} % of the bytes" in text
-    evenly = {row.title: row for row in rows_of(read_study(DOCS / "results" / "groups" / "iid"))}
-    assert evenly[few].seeds == evenly[full].seeds == 3
-    assert f"reach {100 * evenly[few].value:.1f} % and {100 * evenly[full].value:.1f} %" in text
-    assert f"in groups of three, with 30 % at random, it is {areas['groups of 3']:.2f}" in text
+        figures = f"{100 * row.value:.1f} | {100 * row.before_settling:.1f} | {row.bytes / 1e6:.0f}"
+        assert f"{figures} |" in text, name
+
+
+def test_what_an_attacker_gets_is_what_the_note_says():
+    """Cells of each size, from outside and from inside, on the page of settings and in the design note."""
+    page, note = ((DOCS / name).read_text() for name in ("settings.md", "design/018-cells-learning.md"))
+    for size, outside, inside in re.findall(r"of a cell of (\d) \| (0\.\d+) \| (0\.\d+) \|", page):
+        for place, figure in (("outside", outside), ("inside", inside)):
+            (row,) = re.findall(rf"^\| cells of {size}, from {place} \|.*$", note, re.MULTILINE)
+            assert row.split(" | ")[-1].startswith(figure)
+    assert len(re.findall(r"of a cell of \d", page)) == 4
 
 
 def test_kept_runs_are_those_of_their_files():
     """Who runs docs/results/NAME.toml gets what docs/results/NAME holds."""
     files = sorted((DOCS / "results").glob("*.toml"))
-    assert len(files) >= 6
+    assert len(files) >= 4
     for file in files:
         assert run.read(file.with_suffix("")) == config.load(file, ()), file.name
 
 
+def test_the_note_on_cells_has_the_figures_of_its_runs():
+    note = (DOCS / "design" / "018-cells-learning.md").read_text(encoding="utf-8")
+    (cells,) = (
+        row
+        for row in rows_of(read_study(DOCS / "results" / "cells-shards"))
+        if row.title == "cells of 4, everything"
+    )
+    assert cells.seeds == 3
+    by_seed = ", ".join(f"{100 * value:.2f}" for value in cells.trained_by_seed.values())
+    assert f"reach {100 * cells.before_settling:.2f} % at the end of training (by seed: {by_seed})" in note
+    assert (
+        f"{100 * cells.value:.2f} % after settling, for {(cells.bytes - cells.settle_bytes) / 1e6:.2f} MB"
+        in note
+    )
+    saved = json.loads((DOCS / "results" / "attack-by-size" / "filter.json").read_text(encoding="utf-8"))
+    assert len(saved["methods"]) > 8
+    for one in saved["methods"]:
+        areas = " | ".join(f"{one[f'auc_{name}']:.3f}" for name in ("true", "mean", "trained", "settled"))
+        assert f"| {one['title']} | {one['hidden']:.1f} | {areas} |" in note
+
+
+def test_the_benchmarks_of_cells_are_those_of_their_files():
+    page = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
+    found = sorted((DOCS / "results" / "bench").glob("overhead-cells-*.json"))
+    assert found
+    for file in found:
+        one = json.loads(file.read_text(encoding="utf-8"))
+        low, high = one["spread_to_dpsgd"]
+        assert low <= one["ratio_to_dpsgd"] <= high
+        protocol = " | ".join(f"{one[name]['protocol_seconds']:.3f}" for name in ("method", "dpsgd"))
+        figures = f"{one['ratio_to_dpsgd']:.2f} | {low:.2f} to {high:.2f} | {one['ratio_to_bare']:.2f} | {protocol} |"
+        assert f"| {figures}" in page, file.name
+
+
+def test_the_ten_sentences_have_no_figure_of_their_own():
+    """What the first screen of the results says stands below, where it is made from raw files."""
+    first, rest = (DOCS / "results.md").read_text(encoding="utf-8").split("**How to read this page.**")
+    sentences = re.findall(r"^\d+\. (.+)$", first, re.MULTILINE)
+    assert len(sentences) == 10
+    figures = [figure for text in sentences for figure in re.findall(r"[−+]?\d+\.\d+", text)]
+    assert len(figures) > 15
+    below = rest.split("## The claims", 1)[1]
+    assert [figure for figure in figures if figure not in below] == []
+
+
 def test_results_are_written_from_the_kept_runs(tmp_path):
     kept = [DOCS / "results"]
-    write_document(read_all(kept), read_shorter(kept), tmp_path / "results.md")
+    write_document(read_all(kept), read_shorter(kept), tmp_path / "results.md", read_timed(kept))
     assert (tmp_path / "results.md").read_text() == (DOCS / "results.md").read_text()
-    for path in (tmp_path / "results").glob("*.svg"):
-        assert path.read_bytes() == (DOCS / "results" / path.name).read_bytes()
+    pictures = sorted((tmp_path / "results").glob("*.svg"))
+    assert [path.name for path in pictures] == [
+        path.name for path in sorted((DOCS / "results").glob("*.svg"))
+    ]
+    for path in pictures:
+        assert described(path) == described(DOCS / "results" / path.name)
+
+
+def test_the_first_page_has_the_figures_of_cells():
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    rows = {row.title: row for row in rows_of(read_study(DOCS / "results" / "cells-shards"))}
+    for name in ("D-PSGD, everything", "cells of 4, everything"):
+        row = rows[name]
+        shown = (100 * row.value, 100 * row.before_settling, (row.bytes - row.settle_bytes) / 1e6, row.seeds)
+        assert "{:.1f} | {:.1f} | {:.0f} | {} |".format(*shown) in text, name
+    time = json.loads(
+        (DOCS / "results" / "bench" / "overhead-cells-everything.json").read_text(encoding="utf-8")
+    )
+    assert f"cells of four take {time['ratio_to_dpsgd']:.2f} times as long" in text

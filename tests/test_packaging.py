@@ -21,7 +21,9 @@ TEXTS += [path for path in ROOT.glob("src/**/*") if path.suffix in (".py", ".htm
 
 
 def test_the_promised_extras_are_there():
-    assert {"sim", "peers", "nlp", "ray", "plots", "lightning", "transformers", "docs", "all"} <= set(EXTRAS)
+    assert {"lab", "sim", "peers", "nlp", "ray", "plots", "lightning", "transformers", "docs", "all"} <= set(
+        EXTRAS
+    )
     assert {"lora", "dp"} <= set(EXTRAS)  # for examples alone
 
 
@@ -91,7 +93,7 @@ def test_the_lock_is_what_this_version_asks_for():
     versions = {}
     for need, _ in locked():
         versions.setdefault(canonicalize_name(need.name), []).append(str(need.specifier)[2:])
-    for need in [*asked_for(), *asked_for("peers"), *asked_for("sim")]:
+    for need in [*asked_for(), *asked_for("peers"), *asked_for("lab")]:
         found = versions[canonicalize_name(need.name)]
         assert any(need.specifier.contains(version) for version in found), (need, found)
 
@@ -126,7 +128,7 @@ def test_a_wheel_runs_the_demo_in_a_new_environment(tmp_path):
     done = subprocess.run(check, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
     names = zipfile.ZipFile(wheel).namelist()
-    assert {"cesar/py.typed", "cesar/experiment/demo.toml", "cesar/templates/page.html"} <= set(names)
+    assert {"cesar/py.typed", "cesar_lab/run/demo.toml", "cesar/page/templates/page.html"} <= set(names)
     assert not [name for name in names if name.startswith(("tests", "src"))]
 
     place = tmp_path / "venv"

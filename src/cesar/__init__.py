@@ -11,8 +11,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from cesar import theory
-from cesar.errors import (
+from cesar.base.errors import (
     CesarError,
     ConfigError,
     DataError,
@@ -23,18 +22,24 @@ from cesar.errors import (
     ProtocolError,
     RemoteProtocolError,
 )
-from cesar.grouping import groups
+from cesar.base.types import __version__
+from cesar.graph import shares as theory
 from cesar.methods import DPSGD, Cesar, Method, SecureAggregation
+from cesar.methods.cells import BlockTopK, Cells
+from cesar.methods.noise import NoiseSpec
+from cesar.methods.sparsify import FullSharing, RandomSubsampling, TopK
 from cesar.sim import Ensemble, RoundResult, aggregate
-from cesar.sparsify import CoordinatedSubsampling, FullSharing, RandomSubsampling, TopK
-from cesar.types import __version__
 
 if TYPE_CHECKING:
-    from cesar.peer.peer import Peer
-    from cesar.peer.report import Report
-    from cesar.peer.runtime import AsyncPeer
+    from cesar.peer.api.peer import Peer
+    from cesar.peer.driver.report import Report
+    from cesar.peer.driver.runtime import AsyncPeer
 
-_PEERS = {"Peer": "cesar.peer.peer", "AsyncPeer": "cesar.peer.runtime", "Report": "cesar.peer.report"}
+_PEERS = {
+    "Peer": "cesar.peer.api.peer",
+    "AsyncPeer": "cesar.peer.driver.runtime",
+    "Report": "cesar.peer.driver.report",
+}
 
 
 def __getattr__(name: str) -> object:
@@ -45,17 +50,18 @@ def __getattr__(name: str) -> object:
         return getattr(import_module(_PEERS[name]), name)
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            f"cesar.{name} needs {error.name}: pip install 'cesar-learning[peers]'"
+            f"cesar.{name} needs {error.name}; in a copy of cesar's repository: pip install '.[peers]'"
         ) from None
 
 
 __all__ = [
     "DPSGD",
     "AsyncPeer",
+    "BlockTopK",
+    "Cells",
     "Cesar",
     "CesarError",
     "ConfigError",
-    "CoordinatedSubsampling",
     "DataError",
     "EncodingError",
     "Ensemble",
@@ -63,6 +69,7 @@ __all__ = [
     "LocalProtocolError",
     "MembershipError",
     "Method",
+    "NoiseSpec",
     "Peer",
     "PrivacyError",
     "ProtocolError",
@@ -74,6 +81,5 @@ __all__ = [
     "TopK",
     "__version__",
     "aggregate",
-    "groups",
     "theory",
 ]

@@ -10,45 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from cesar import ring
-from cesar.crypto.keys import Keyring, RoundId
+from cesar.base.types import Entropy, NodeId, RoundNo, Vector
+from cesar.crypto.keys import Keyring
+from cesar.graph.neighbourhood import Neighbourhood
 from cesar.indices import IndexSet
-from cesar.methods import DPSGD, Cesar, Method, SecureAggregation
-from cesar.protocol import Continuity, Contribution, Deadlines, Engine, Event, Outbound
-from cesar.sparsify import AnySparsifier, CoordinatedSubsampling, FullSharing, RandomSubsampling
-from cesar.topology import Neighbourhood
-from cesar.types import Buffer, Entropy, LastSum, NodeId, RoundNo, Vector
-from cesar.wire import CATEGORIES, Frame, Kind
-
-
-def sparsifier_of(method: Method) -> AnySparsifier:
-    """What a method selects with; full sharing where it does not say."""
-    if isinstance(method, SecureAggregation):
-        return FullSharing()
-    if isinstance(method, DPSGD):
-        return FullSharing() if method.sparsifier is None else method.sparsifier
-    return method.sparsifier
-
-
-def receiver_decides(method: Method) -> bool:
-    """Whether nobody selects: what is sent to a receiver follows from the receiver and the round."""
-    if isinstance(method, DPSGD):
-        return isinstance(method.sparsifier, CoordinatedSubsampling)
-    return (method if isinstance(method, Cesar) else method.as_cesar()).receiver_decides
-
-
-def drawn_towards(method: Method, receiver: NodeId, attempt: RoundId, size: int) -> IndexSet:
-    """What is drawn for a receiver where nobody selects: all positions at which anything may be sent to it."""
-    chosen = sparsifier_of(method)
-    if isinstance(chosen, CoordinatedSubsampling):
-        return chosen.select_for(receiver, attempt, size)
-    assert not isinstance(method, DPSGD)
-    if not isinstance(chosen, RandomSubsampling) or method.groups is None:
-        return IndexSet.full(size)
-    count = len(method.groups[receiver])
-    drawn = chosen.in_turns(receiver, attempt, size, count)
-    return IndexSet.of_words(np.bitwise_or.reduce([drawn(k).words for k in range(count)]), size)
-
+from cesar.kernels import ring
+from cesar.methods.base import EdgeMethod
+from cesar.protocol import Contribution, Deadlines, Engine, Outbound
+from cesar.protocol.wire import CATEGORIES, Frame, Kind
 
 Leaves = Callable[[NodeId, Frame], bool]
 
@@ -82,26 +51,27 @@ class Node:
         session: 16 bytes that name the network and the run.
         keys: this node's keys; D-PSGD needs none.
         tensors: the sizes of the model's tensors, each of which gets a scale of its own; by default it is one.
-        continuity: which members were in the last sums; a driver that replaces a node hands it on.
         scale_bits: announcements of values over 2^this times the own are refused; see `Engine`.
+
+    Attributes:
+        engine: the protocol of this node; a driver asks it whom the round waits for.
     """
 
     def __init__(
         self,
         node: NodeId,
-        method: Method,
+        method: EdgeMethod,
         size: int,
         *,
         session: bytes,
         keys: Keyring | None = None,
         first_round: int = 0,
         tensors: Sequence[int] | None = None,
-        continuity: Continuity | None = None,
         scale_bits: int | None = None,
     ) -> None:
         self.id, self.size = node, size
         self._method = method
-        self._engine = Engine(
+        self.engine = Engine(
             node,
             method,
             size,
@@ -109,9 +79,12 @@ class Node:
             keys=keys,
             first_round=first_round,
             tensors=tensors,
-            continuity=continuity,
             scale_bits=scale_bits,
         )
+        # To these a node adds nothing: they are the engine's own.
+        self.receive, self.largest_frame = self.engine.receive, self.engine.largest_frame
+        self.next_event, self.next_deadline = self.engine.next_event, self.engine.next_deadline
+        self.tick = self.engine.tick
         self.ledger = Ledger()
         self.selected: IndexSet | None = None
         self._vector = np.empty(0, dtype=np.float32)
@@ -120,14 +93,9 @@ class Node:
             None  # what was last sent; a driver may set it to go on with what it saved
         )
 
-    @property
-    def remembers(self) -> bool:
-        """Whether the method ranks by what was last sent; `memory` then has it, once a round has begun."""
-        return getattr(sparsifier_of(self._method), "memory", False) is True
-
-    def use_method(self, method: Method) -> None:
+    def use_method(self, method: EdgeMethod) -> None:
         """Average in this way from the next round on."""
-        self._engine.use_method(method)
+        self.engine.use_method(method)
         self._method = method
 
     def begin_round(
@@ -152,28 +120,21 @@ class Node:
         Raises:
             DataError: the model holds NaN or infinity, or has the wrong size. Nothing was sent.
         """
-        exponents = ring.exponents_of(vector, self._engine.edges)
-        chosen = sparsifier_of(self._method)
-        selected = None
-        if not receiver_decides(self._method):
-            assert not isinstance(chosen, CoordinatedSubsampling)
-            if self.remembers and self.memory is None:
-                self.memory = np.zeros_like(vector) if reference is None else reference.copy()
-            selected = chosen.select(vector, self.memory if self.remembers else reference, entropy)
+        exponents = ring.exponents_of(vector, self.engine.edges)
+        sparsifier = self._method.sparsifier
+        if sparsifier.memory and self.memory is None:
+            self.memory = np.zeros_like(vector) if reference is None else reference.copy()
+        selected = sparsifier.select(vector, self.memory if sparsifier.memory else reference, entropy)
         contribution = Contribution(
             vector=vector,
             selected=selected,
             exponents=exponents,
             out=np.empty_like(vector) if out is None else out,
         )
-        self._engine.begin_round(round_, hood, contribution, entropy, deadlines)
+        self.engine.begin_round(round_, hood, contribution, entropy, deadlines)
         self.selected, self.ledger = selected, Ledger()
-        if self.remembers and selected is not None:
+        if sparsifier.memory:
             self._vector, self._unsent = vector, selected.words.copy()
-
-    def receive(self, sender: NodeId, payload: Buffer) -> RoundNo | None:
-        """Take in a frame; says its round if that is over, and raises `RemoteProtocolError` if it is refused."""
-        return self._engine.receive(sender, payload)
 
     def outbound(self, leaves: Leaves | None = None) -> Iterator[Outbound]:
         """Frames to send, counted as they leave.
@@ -181,7 +142,7 @@ class Node:
         Args:
             leaves: (recipient, frame) → whether it can be sent at all; what cannot is not counted.
         """
-        for made in self._engine.outbound():
+        for made in self.engine.outbound():
             out = made
             if leaves is not None:
                 out = made._replace(recipients=tuple(to for to in made.recipients if leaves(to, made.frame)))
@@ -191,40 +152,18 @@ class Node:
 
     def _remember(self, out: Outbound) -> None:
         """What has left in a share counts as sent; what a node selected while it was cut off does not."""
-        if self.memory is None or not self.remembers or out.positions is None or not out.recipients:
+        if (
+            self.memory is None
+            or not self._method.sparsifier.memory
+            or out.positions is None
+            or not out.recipients
+        ):
             return
         leaving = self._unsent & out.positions
         if leaving.any():
             ring.copy_at(self.memory, self._vector, leaving)
             self._unsent &= ~out.positions
 
-    def largest_frame(self, hood: Neighbourhood) -> int:
-        """No frame of a round in this neighbourhood has more bytes."""
-        return self._engine.largest_frame(hood)
-
-    def new_sums(self) -> list[LastSum] | None:
-        """Which members are in sums, if that has changed: to be durable before the next frame is sent."""
-        return self._engine.new_sums()
-
-    def next_event(self) -> Event | None:
-        return self._engine.next_event()
-
-    def next_deadline(self) -> float | None:
-        return self._engine.next_deadline()
-
-    @property
-    def awaiting(self) -> frozenset[NodeId]:
-        """Whose frames the round waits for."""
-        return self._engine.awaiting
-
-    @property
-    def joinable(self) -> bool:
-        """Whether a neighbour that comes only now can still take part in the round."""
-        return self._engine.joinable
-
-    def tick(self, now: float) -> None:
-        self._engine.tick(now)
-
     def close(self) -> None:
         """Forget the round."""
-        self._engine.close()
+        self.engine.close()

@@ -7,16 +7,16 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from cesar import graphs
 from cesar.audit import Exchange, audit
 from cesar.audit.collusion import Chain, Estimate, _reads, bounds, plan_collusion
 from cesar.audit.exchange import draw_patterns
 from cesar.audit.exposure import exposed_at
 from cesar.audit.planning import plan_topology, spectral_gap
-from cesar.errors import ConfigError
-from cesar.linear import MOST_ROWS
-from cesar.seeds import SeedTree
-from cesar.topology import strict_requirement
+from cesar.base.errors import ConfigError
+from cesar.base.seeds import SeedTree
+from cesar.graph import named as graphs
+from cesar.graph.neighbourhood import strict_requirement
+from cesar.kernels.linear import MOST_ROWS
 
 
 def planned(n, degree, k, **more):

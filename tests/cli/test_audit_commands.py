@@ -5,14 +5,15 @@ import numpy as np
 import pytest
 
 import cesar
-from cesar.audit import Exchange, audit, report
+from cesar.audit import Exchange, audit, statement
 from cesar.audit.sources import Subject
-from cesar.errors import CesarError
-from cesar.experiment import config, journal, recording, run
-from cesar.grouping import exposed, groups, hears
-from cesar.peer.roster import Roster
+from cesar.audit.statement import OVER_ROUNDS
+from cesar.base.errors import CesarError
+from cesar.peer.trust.roster import Roster
+from cesar_lab.run import config, journal, recording
+from cesar_lab.run import execute as run
 from support.browser import browse, screen
-from support.commands import agreed, call, read
+from support.commands import call, read
 
 SMALL = ("--topology", "regular:6", "--nodes", "24", "--patterns", "200", "--alpha", "0.45")
 
@@ -27,7 +28,9 @@ def test_audit_of_a_drawn_graph():
     assert "leaves node" in call("audit", *SMALL, "--masks", 2)
     strict = read("audit", *SMALL, "--strict")
     assert (strict["exposed"], strict["masks"]) == (False, found["strict_masks"])
-    assert "Safe against up to 2" in call("audit", *SMALL, "--strict")
+    said = " ".join(call("audit", *SMALL, "--strict").split())
+    assert "One round is safe against up to 2" in said
+    assert OVER_ROUNDS in said
 
 
 def test_audit_of_other_selections_and_graphs(tmp_path):
@@ -40,8 +43,6 @@ def test_audit_of_other_selections_and_graphs(tmp_path):
     assert found["findings"][0]["sentence"].startswith(
         "nodes 0 and 1 together: the sum at 1 minus the sum at 0 leaves node 4"
     )
-    spread = read("audit", *SMALL, "--masks", 2, "--selection", "coordinated")
-    assert spread["sparsifier"] == "coordinated"
 
 
 def test_a_planned_graph_passes_the_audit(tmp_path):
@@ -84,58 +85,45 @@ def test_graph_files_with_errors(tmp_path, text, message):
         call("audit", "--graph", file)
 
 
-def test_groups_are_audited_for_all_rounds(tmp_path):
-    arguments = ("audit", "--topology", "regular:6", "--nodes", 48, "--group-size", 3, "--collusion", 2)
-    found = read(*arguments)
-    assert (found["rounds"], found["exposed"], found["exhaustive"]) == ("all", False, True)
-    assert [(row["tested"], row["exposing"]) for row in found["coalitions"]] == [(48, 0), (1128, 0)]
-    assert found["words"][0] == hears("node 0", found["groups"]["0"])
-    assert "in all rounds together" in call(*arguments)
-    first = read(*arguments, "--no-plan")
-    leaking = [tuple(finding["coalition"]) for finding in first["findings"]]
-    table = {int(r): tuple(map(tuple, sets)) for r, sets in first["groups"].items()}
-    assert len(leaking) == first["coalitions"][1]["exposing"] > 0
-    assert all(exposed(table, coalition) for coalition in leaking)
-    assert {int(v) for finding in first["findings"] for v in finding["victims"]} == {
-        node for node, read_ in enumerate(first["read"]) if read_
-    }
-    assert "Not safe" in call(*arguments, "--no-plan")
+def test_cells_are_audited_for_all_rounds():
+    arguments = ("audit", "--nodes", 13, "--cells", 4, "--collusion")
+    found = read(*arguments, 2)
+    assert (found["rounds"], found["exposed"], found["left"]) == ("all", False, [3, 2, 2])
+    assert sorted(node for cell in found["cells"] for node in cell) == list(range(13))
+    cell = next(cell for cell in found["cells"] if 0 in cell)
+    others = [str(node) for node in cell if node]
+    promise = f"What site 0 trains is only ever seen added to what sites {', '.join(others[:-1])} and {others[-1]} train."
+    assert found["words"][0] == promise
+    said = " ".join(call(*arguments, 2).split())
+    assert "Safe against up to 2 participants who pool what they know, in all rounds together." in said
+    assert promise in said
+    worse = read(*arguments, 3)
+    assert (worse["exposed"], len(worse["findings"])) == (True, 2)
+    assert all(len(finding["victims"]) == 1 for finding in worse["findings"])
+    assert "Not safe against up to 3" in call(*arguments, 3)
 
 
-def test_groups_of_two_against_two_colluders():
-    """A receiver and one member of a group know the other member's values, at every edge of the graph."""
-    found = read("audit", "--nodes", 24, "--group-size", 2, "--collusion", 2)
-    assert found["exposed"]
-    assert found["coalitions"][1]["exposing"] >= found["links"]
-    assert "would be refused" in found["notes"][0]
-
-
-def test_what_cannot_be_asked_about_groups(tmp_path):
+def test_what_cannot_be_asked_about_cells(tmp_path):
     for arguments, message in (
-        (("--group-size", 3, "--masks", 2), "leave --masks and --strict out"),
-        (("--group-size", 1), "group_size is 1"),
-        (("--group-size", 3, "--since", tmp_path / "roster.json"), "name its folder"),
-        ((tmp_path, "--group-size", 3), "leave --group-size out"),
+        (("--cells", 4, "--masks", 2), "leave --masks and --strict out"),
+        (("--cells", 1), "a cell has 2 to 255 members|collusion is"),
+        ((tmp_path, "--cells", 3), "leave --cells out"),
     ):
         with pytest.raises(CesarError, match=message):
             call("audit", *arguments)
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_a_browser_shows_the_statement_about_groups(tmp_path, dark):
+def test_a_browser_shows_the_statement_about_cells(tmp_path, dark):
     out = tmp_path / "statement.html"
-    found = read(
-        "audit", "--nodes", 8, "--topology", "regular:4", "--group-size", 2, "--collusion", 1, "--report", out
-    )
+    found = read("audit", "--nodes", 8, "--cells", 4, "--collusion", 1, "--report", out)
     dom = browse(out, tmp_path, screen(dark=dark))
     assert dom.count('data-state="drawn"') == 1
-    assert "Safe against a single curious participant, in all rounds together" in dom
-    (one, other), _ = found["groups"]["0"]
-    assert f"What node {one} sends to node 0 is only ever seen added to what node {other} sends." in dom
-    assert dom.count("is only ever seen added to what") == 2 * found["links"], (
-        "every sender at every receiver"
-    )
-    for heading in ("What holds over all rounds", "What remains", "A change of the neighbours"):
+    assert "Safe against a single curious participant, in all rounds together." in dom
+    assert "Many rounds are not protected." not in dom
+    for promise in found["words"]:
+        assert promise in dom
+    for heading in ("What is not protected", "Who is only ever seen added to whom", "Who talks to whom"):
         assert heading in dom
 
 
@@ -154,10 +142,9 @@ def recorded(tmp_path_factory):
         "recording": {"rounds": [1]},
         "method": [
             {"name": "cesar", "sparsifier": "random", "alpha": 0.5, "masks": 2},
-            {"name": "cesar", "sparsifier": "coordinated", "share": 0.4},
             {"name": "cesar", "sparsifier": "topk", "share": 0.3},
             {"name": "secagg"},
-            {"name": "cesar", "sparsifier": "topk", "share": 0.3, "group_size": 3},
+            {"name": "cells", "size": 4, "sparsifier": "topk", "share": 0.3},
             {"name": "dpsgd"},
         ],
     }
@@ -182,8 +169,6 @@ def test_a_recorded_run_is_audited_with_the_sets_that_it_had(recorded):
 
 
 def test_other_methods_of_a_recorded_run(recorded):
-    coordinated = read("audit", recorded, "--method", "cesar-coordinated-0.4")
-    assert coordinated["sparsifier"] == "coordinated"
     topk = ("audit", recorded, "--method", "cesar-topk-0.3", "--patterns", 100_000, "--round")
     assert "TopK selections" in read(*topk, 1)["notes"][0]
     found, kept = read(*topk, 0), recording.read(recorded / "cesar-topk-0.3" / "seed-5", 1)
@@ -199,55 +184,21 @@ def test_other_methods_of_a_recorded_run(recorded):
             call("audit", recorded, *arguments)
 
 
-def test_groups_of_a_recorded_run(recorded):
-    found = read("audit", recorded, "--method", "cesar-topk-groups3-0.3", "--round", 1, "--collusion", 1)
-    graph = run.graph_of(run.read(recorded), 5)(1)
-    assert found["groups"] == {str(r): [list(g) for g in sets] for r, sets in groups(graph, 3).items()}
-    assert (found["rounds"], found["exposed"]) == ("one", False)
-    assert "another in every round" in found["notes"][0]
-
-
-def test_groups_of_a_network_and_of_a_change(tmp_path):
-    """After a join the totals before and after give the newcomer away to each of its neighbours."""
-    net = tmp_path / "net"
-    call("network", "init", "--peers", 12, "--topology", "regular:6", "--seed", 1, "--out", net)
-    before = tmp_path / "before.json"
-    before.write_bytes((net / "roster.json").read_bytes())
-    roster = Roster.load(before, (net / "ca" / "ca.pem").read_bytes())
-    found = read("audit", net, "--collusion", 1)
+def test_cells_of_a_recorded_run(recorded):
+    found = read("audit", recorded, "--method", "cells-topk-of4-0.3", "--collusion", 1)
+    expected = cesar.Cells(size=4).plan(12, seed=5).cells
+    assert found["cells"] == [list(cell) for cell in expected]
     assert (found["rounds"], found["exposed"]) == ("all", False)
-    assert found["groups"] == {str(r): [list(g) for g in sets] for r, sets in roster.groups.items()}
-    site = tmp_path / "clinic"
-    call(
-        "peer",
-        "request",
-        "--network",
-        "net",
-        "--id",
-        12,
-        "--name",
-        "clinic",
-        "--address",
-        "127.0.0.1:7990",
-        "--out",
-        site,
-    )
-    call(
-        "network", "sign", net, site / "request.json", "--neighbours", "0,1,2", *agreed(site / "request.json")
-    )
-    found = read("audit", net, "--since", before, "--collusion", 1, "--report", tmp_path / "page.html")
-    assert {tuple(finding["coalition"]) for finding in found["findings"]} >= {(0,), (1,), (2,)}
-    assert all("12" in finding["victims"] for finding in found["findings"] if finding["coalition"][0] < 3)
-    assert "node 0 alone can compute node clinic's value" in found["findings"][0]["sentence"]
-    assert "What clinic sends to node 0 is only ever seen added to" in (tmp_path / "page.html").read_text(
-        "utf-8"
-    )
-    assert not read("audit", net, "--collusion", 1)["exposed"]
-    with pytest.raises(CesarError, match="older roster of the same network"):
-        call("audit", net, "--since", net / "roster.json")
-    network_settings(net, "")
-    with pytest.raises(CesarError, match="peers refuse this"):
-        call("audit", net)
+
+
+def test_cells_of_a_network(tmp_path):
+    net = tmp_path / "net"
+    call("network", "init", "--peers", 9, "--cells", 4, "--out", net, "--owner", "hospital=0,1")
+    roster = Roster.load(net / "roster.json", (net / "ca" / "ca.pem").read_bytes())
+    found = read("audit", net / "peer-3", "--collusion", 2)
+    assert found["cells"] == [list(cell) for cell in roster.plan.cells]
+    assert (found["exposed"], found["owners"]) == (False, {"0": "hospital", "1": "hospital"})
+    assert read("audit", net, "--collusion", 4)["exposed"]
 
 
 def network_settings(folder, text):
@@ -294,7 +245,8 @@ def test_the_statement_of_a_safe_network(tmp_path):
     out = tmp_path / "statement.html"
     read("audit", *SMALL, "--strict", "--report", out)
     text = out.read_text("utf-8")
-    assert "Safe against up to 2 participants" in text
+    assert "One round is safe against up to 2 participants" in text
+    assert "Many rounds are not protected." in text
     assert "Proven for this graph" in text
     for heading in (
         "What is not protected",
@@ -309,10 +261,10 @@ def test_nothing_found_is_not_a_proof():
     graph = nx.random_regular_graph(6, 20, seed=1)
     found = audit(Exchange.complete(graph, np.ones((20, 1), dtype=bool), 5), 2)
     subject = Subject(graph=graph, source="<test>", sparsifier="topk", alpha=0.5, seed=0)
-    assert report.verdict(found, subject)[0]
+    assert statement.verdict(found, subject)[0]
     weak = audit(Exchange.complete(graph, np.zeros((20, 1), dtype=bool), 2), 2)
-    good, headline, _ = report.verdict(weak, subject)
+    good, headline, _ = statement.verdict(weak, subject)
     assert (good, headline) == (
         False,
-        "Nothing found against up to 2 participants who pool what they know, but not proven.",
+        "Nothing found in one round against up to 2 participants who pool what they know, but not proven.",
     )

@@ -2,28 +2,30 @@
 
 import pytest
 
-from cesar.experiment import explain
+from cesar.sim import explain
 from support.commands import call, read
 
 
 def test_explain():
     result = read("explain")
     assert all(row["largest_error"] < 1e-6 for row in result["learned"])
-    assert all(len(group) == 2 for row in result["learned"] for group in row["groups"])
+    assert all(len(row["cell"]) == 4 and row["node"] in row["cell"] for row in result["learned"])
+    assert all(5700 < row["handed_in"] < 6300 for row in result["learned"])
     glimpse = result["glimpse"]
-    for total, *values in zip(glimpse["sums"], *glimpse["values"], strict=True):
+    for total, *values in zip(glimpse["sums"], glimpse["own"], *glimpse["values"], strict=True):
         assert total == pytest.approx(sum(values), abs=1e-5)
-    assert len({word for words in glimpse["words"] for word in words}) == 8
-    shared = {row["method"]: row["shared"] for row in result["methods"]}
-    assert all(0.28 < share < 0.32 for name, share in shared.items() if "all parameters" not in name)
+    assert len({word for words in glimpse["words"] for word in words}) == 12
+    assert {row["method"] for row in result["methods"]} >= {"CESAR, TopK", "cells of four, all parameters"}
     assert "and sent" in call("explain")
 
 
-def test_a_crash_costs_the_sums_that_it_was_part_of():
+def test_an_absence_costs_a_cell_the_round_and_nobody_anything_else():
     whole, _, _ = explain.secure_round()
-    crashed, learned, _ = explain.secure_round(crashes={3: "after_coordination"})
-    assert all(row.largest_error < 1e-6 for row in learned if row.node != 3)
+    crashed, learned, glimpse = explain.secure_round(crashes={3: "before_announce"})
+    _, models = explain.network()
+    assert glimpse is None
     for row in learned:
-        if row.node != 3:
-            alone = not any(3 in group for group in row.groups)
-            assert (crashed.vectors[row.node] == whole.vectors[row.node]).all() == alone
+        assert row.largest_error < 1e-6
+        assert (row.handed_in == 0) == (3 in row.cell)
+        assert (crashed.vectors[row.node] == models[row.node]).all() == (3 in row.cell)
+    assert not (whole.vectors == models).all(axis=1).any()

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import shutil
 import signal
 import socket
 import ssl
@@ -14,10 +13,11 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from cesar.errors import ConfigError
-from cesar.peer import state, troubles
-from cesar.peer.check import Check
-from cesar.peer.peer import Peer
+from cesar.base.errors import ConfigError
+from cesar.peer.api.peer import Peer
+from cesar.peer.driver import state
+from cesar.peer.net import grpc_errors
+from cesar.peer.ops.check import Check
 from support.commands import PATIENCE, agreed, call, refused, started
 from support.lan import free_ports
 from support.localnet import make
@@ -119,11 +119,11 @@ def test_a_connection_without_a_certificate_is_a_clear_log_line(trainer):
     ],
 )
 def test_what_grpc_says_becomes_plain_words(line, words):
-    assert words in troubles.explain(line)
+    assert words in grpc_errors.explain(line)
 
 
 def test_other_output_passes_through(capfd):
-    with troubles.caught() as real:
+    with grpc_errors.caught() as real:
         os.write(2, b"first\n")
         line = "E1116 00:34:18.1  29 ssl_transport_security.cc:25] CERTIFICATE_VERIFY_FAILED\n"
         os.write(2, line.encode())
@@ -167,7 +167,7 @@ def test_check_prints_marks_and_fails_if_anything_is_wrong(tmp_path):
 
 
 def test_arguments_of_the_digits_trainer_are_checked():
-    from cesar.experiment.peers import Recipe  # noqa: PLC0415
+    from cesar_lab.run.peers import Recipe  # noqa: PLC0415
 
     with pytest.raises(TypeError):
         Recipe(round=3)
@@ -198,7 +198,7 @@ def test_sites_that_keep_their_keys_pass_the_check(tmp_path, monkeypatch):
         *agreed(*requests[1::2]),
     )
     for i in range(3):
-        shutil.copytree(f"net/signed/peer-{i}", f"peer-{i}", dirs_exist_ok=True)
+        call("peer", "install", f"peer-{i}", "--from", f"net/signed/peer-{i}", *agreed("net/ca/ca.pem"))
 
     async def together():
         return await asyncio.gather(*(Check(Path(f"peer-{i}"), 30.0).run() for i in range(3)))

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cesar import bits
+from cesar.kernels import bits
 
 relaxed = settings(deadline=None)  # the first call of a kernel compiles it
 
@@ -218,37 +218,3 @@ def test_of_equal_keys_the_first_win(value, wanted):
     words = np.empty(3, dtype=np.uint64)
     bits.largest(keys, wanted, words)
     assert np.flatnonzero(bits.to_bools(words, 130)).tolist() == list(range(wanted))
-
-
-def turn_by_turn(extra, first, groups, whole, words):
-    """Position by position: at word w the row begins with the group number (first − w) mod groups later."""
-    out = np.zeros(64 * words, dtype=bool)
-    for p in range(64 * words):
-        place = (first - p // 64) % groups
-        out[p] = place < whole or (place == whole and len(extra) > 0 and extra[p])
-    return out
-
-
-@relaxed
-@given(st.integers(0, 9), st.integers(1, 9), st.integers(0, 2**32), st.data())
-def test_turns(words, groups, seed, data):
-    whole, first = data.draw(st.integers(0, groups)), data.draw(st.integers(0, groups - 1))
-    extra = np.random.default_rng(seed).random(64 * words) < 0.4
-    if data.draw(st.booleans()):
-        extra = extra[:0]
-    out = np.full(words, 12345, dtype=np.uint64)
-    bits.take_turns(bitmap(extra), first, groups, whole, out)
-    assert np.array_equal(bits.to_bools(out, 64 * words), turn_by_turn(extra, first, groups, whole, words))
-
-
-@relaxed
-@given(st.integers(1, 9), st.integers(1, 9), st.data())
-def test_all_groups_together_have_every_position_as_often_as_asked(words, groups, data):
-    whole = data.draw(st.integers(0, groups - 1))
-    extra = np.random.default_rng(words).random(64 * words) < 0.4
-    counts = np.zeros(64 * words, dtype=int)
-    for first in range(groups):
-        out = np.empty(words, dtype=np.uint64)
-        bits.take_turns(bitmap(extra), first, groups, whole, out)
-        counts += bits.to_bools(out, 64 * words)
-    assert np.array_equal(counts, whole + extra)

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cesar import bits, packing, ring
+from cesar.base.errors import DataError, PrivacyError
+from cesar.base.seeds import SeedTree
 from cesar.crypto.keys import (
     EPOCH_ROUNDS,
     KeyPair,
@@ -23,19 +24,18 @@ from cesar.crypto.keys import (
 )
 from cesar.crypto.keystream import Keystream
 from cesar.crypto.subsample import expand_seed
-from cesar.errors import DataError, PrivacyError
 from cesar.indices import IndexSet
+from cesar.kernels import bits, packing, ring
+from cesar.protocol.cell_round import Part, masked_rows
 from cesar.protocol.sender import (
     BLOCK_WORDS,
     Masker,
     Partner,
     kept_positions,
     wants_negation,
-    write_grouped,
     write_masked,
 )
-from cesar.seeds import SeedTree
-from cesar.wire import Token
+from cesar.protocol.wire import Token
 
 SEEDS = SeedTree(2024)
 SESSION = SEEDS.bytes(16, "session")
@@ -126,6 +126,19 @@ def test_an_epoch_has_one_key_and_its_end_forgets_the_private_half():
     assert not first & pairs_alive()
     assert second <= pairs_alive()
     assert entropy.asked == [0, 1]
+
+
+def test_a_round_that_is_over_leaves_no_key():
+    """Where each round has a key of its own it goes at once: nobody finds it while the next model is trained."""
+    one, longer, theirs = keyring("a", epoch_rounds=1), keyring("c", epoch_rounds=2), keyring("b").public(0)
+    keys = {ring_: ring_.public(0) for ring_ in (one, longer)}
+    for ring_ in keys:
+        ring_.secret("b", theirs)
+        ring_.ended()
+    assert keys[one] not in pairs_alive()
+    assert not one._secrets
+    assert keys[longer] in pairs_alive()
+    assert one.public(0) != keys[one]
 
 
 def test_the_end_of_an_epoch_forgets_the_secrets_made_with_it():
@@ -379,11 +392,11 @@ def group_keys(partners, receiver):
     members = {i for i, _ in partners}
     pairs = {i: key_pair(i) for i in members}
     seeds = {i: SEEDS.bytes(16, "seed", i) for i in members}
-    attempt = RoundId(session=SESSION, round_=5)
+    round_id = RoundId(session=SESSION, round_=5)
     return {
         (i, j): mask_key(
             pairs[i].agree(pairs[j].public, SESSION),
-            attempt,
+            round_id,
             nodes=(i, j),
             seeds=(seeds[i], seeds[j]),
             receiver=receiver,
@@ -469,38 +482,37 @@ def test_a_mask_is_antisymmetric():
     assert isinstance(keys[4, 7], MaskKey)
 
 
-# ── masks of a group ────────────────────────────────────────────────────────────────────────────────────
+# ── masks of a cell ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def grouped_words(members, flags, steps, width):
+def cell_words(members, flags, steps, width):
     """Member → its words: every member sends the same positions, with a mask of every other one."""
     size, positions = len(flags), IndexSet.of_words(bits.from_bools(flags), len(flags))
     keys = {
-        frozenset(pair): MaskKey(SEEDS.bytes(32, "group", *sorted(pair)), b"")
+        frozenset(pair): MaskKey(SEEDS.bytes(32, "cell", *sorted(pair)), b"")
         for pair in combinations(members, 2)
     }
     words = {}
     for i in members:
         masks = [(keys[frozenset((i, j))], wants_negation(i, j)) for j in members if j != i]
-        out = np.empty(packing.packed_size(int(flags.sum()), width), dtype=np.uint8)
-        write_grouped(out, steps[i].astype(np.float32), positions, masks, unit_grid(width, size))
-        words[i] = packing.unpack(out, width, int(flags.sum())).copy()
+        part = Part(steps[i].astype(np.float32), positions, unit_grid(width, size))
+        words[i] = masked_rows([part], masks)[0].copy()
     return words, keys
 
 
-GROUPED_SIZES = [1, 64, 500, 64 * BLOCK_WORDS, 2 * 64 * BLOCK_WORDS + 77]
+CELL_SIZES = [1, 64, 500, 64 * BLOCK_WORDS, 2 * 64 * BLOCK_WORDS + 77]
 
 
 @pytest.mark.parametrize("width", ring.RING_BITS)
-@pytest.mark.parametrize("size", GROUPED_SIZES)
+@pytest.mark.parametrize("size", CELL_SIZES)
 @pytest.mark.parametrize("members", [(3, 9), (0, 4, 5), (1, 2, 7, 8, 11)], ids=len)
-def test_masks_of_a_group_cancel(members, size, width):
+def test_masks_of_a_cell_cancel(members, size, width):
     chance = np.random.default_rng([len(members), size, width])
     mask = np.uint32((1 << width) - 1)
     for density in (0.0, 0.3, 1.0):
         flags = chance.random(size) < density
         steps = {i: chance.integers(-9, 10, size) for i in members}
-        words, _ = grouped_words(members, flags, steps, width)
+        words, _ = cell_words(members, flags, steps, width)
         total = sum(words.values(), np.zeros(int(flags.sum()), dtype=np.uint32))
         expected = sum(steps.values())[flags] % (1 << width)
         off = (total - expected.astype(np.uint32)) & mask  # every word was rounded, by half a step at most
@@ -515,7 +527,7 @@ def test_word_k_of_a_stream_masks_the_kth_value():
     size = 64 * BLOCK_WORDS + 300
     flags = np.random.default_rng(1).random(size) < 0.4
     zeros = dict.fromkeys((2, 5, 6), np.zeros(size))
-    words, keys = grouped_words((2, 5, 6), flags, zeros, 32)
+    words, keys = cell_words((2, 5, 6), flags, zeros, 32)
     stream = {pair: np.empty(int(flags.sum()), dtype=np.uint64) for pair in keys}
     for pair, key in keys.items():
         Keystream(key.key).fill(stream[pair])
@@ -525,7 +537,6 @@ def test_word_k_of_a_stream_masks_the_kth_value():
         assert np.array_equal(words[node], upper + (lower >= 2**31))
 
 
-def test_a_group_of_one_sends_nothing():
-    out = np.empty(4, dtype=np.uint8)
+def test_a_member_alone_sends_nothing():
     with pytest.raises(PrivacyError, match="nothing leaves without a mask"):
-        write_grouped(out, np.ones(1, dtype=np.float32), IndexSet.full(1), [], unit_grid(32, 1))
+        masked_rows([Part(np.ones(1, dtype=np.float32), IndexSet.full(1), unit_grid(32, 1))], [])

@@ -4,7 +4,7 @@ import stat
 
 import pytest
 
-from cesar import files
+from cesar.base import files
 
 
 def test_content_is_replaced(tmp_path):

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from cesar import memory
+from cesar.base import memory
 
 MB = 1 << 20
 
@@ -91,7 +91,7 @@ def test_two_never_hold_the_same_memory():
 
 FAULTS = """
 import resource
-from cesar import memory
+from cesar.base import memory
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from cesar import bits, packing, ring
-from cesar.errors import DataError, PrivacyError
+from cesar.base.errors import DataError, PrivacyError
+from cesar.kernels import bits, packing, ring
 
 relaxed = settings(deadline=None)  # the first call of a kernel compiles it
 LARGEST = float(np.finfo(np.float32).max)
@@ -200,9 +200,9 @@ def average(own, contributions, grid, dithers):
     for k, (values, dither) in enumerate(zip(contributions, dithers, strict=True)):
         ring.accumulate(total, everywhere, sealed(values, grid, dither), grid.bits, k == 0)
     kept = np.array([everywhere] * len(contributions))
-    voices = np.ones(len(contributions), dtype=np.uint32)
+    counts = np.ones(len(contributions), dtype=np.uint32)
     steps = 1.0 / grid.scales
-    ring.average(own, total, kept, voices, everywhere[:0], grid.bits, grid.edges, steps, 0)
+    ring.average(own, total, kept, counts, everywhere[:0], grid.bits, grid.edges, steps, 0)
     return total.view(np.float32)
 
 
@@ -255,16 +255,16 @@ def test_a_mean_is_over_those_who_sent_what_is_not_spoiled(first, seed):
     for k, (flags, words) in enumerate(zip(kept, rows, strict=True)):
         values = np.full(flags.sum(), 2**32 - 5, dtype=np.uint32)
         assert ring.accumulate(total, words, values, 32, k == 0) == flags.sum()
-    voices = kept.sum(axis=0)
-    assert np.array_equal(total, -5 * voices % 2**32)
+    counts = kept.sum(axis=0)
+    assert np.array_equal(total, -5 * counts % 2**32)
     spoiled = chance.random(size) < chance.choice([0, 0.5])
     own = chance.normal(size=size).astype(np.float32)
     gone = bits.from_bools(spoiled) if spoiled.any() else rows[0, :0]
     ring.average(own, total, rows, np.ones(5, dtype=np.uint32), gone, 32, WHOLE, np.ones(1), 0)
-    summed = (voices > 0) & ~spoiled
+    summed = (counts > 0) & ~spoiled
     out = total.view(np.float32)
     assert np.array_equal(out[~summed], own[~summed]), "what nobody contributed to stays bit for bit"
-    expected = (own.astype(np.float64) - 5 * voices) / (voices + 1)
+    expected = (own.astype(np.float64) - 5 * counts) / (counts + 1)
     assert np.array_equal(out[summed], expected[summed].astype(np.float32))
 
 
@@ -316,10 +316,10 @@ def test_each_tensor_has_the_resolution_of_its_own_size(sizes, width, seed):
         nothing = np.zeros(64 * len(kept), dtype=np.uint32)
         ring.seal(nothing, model, kept, 0, grid.edges, grid.scales, dither, words)
         ring.accumulate(total, kept, words, width, False)
-    voices = np.array([3], dtype=np.uint32)
+    counts = np.array([3], dtype=np.uint32)
     for everybody in (0, 6):
         got, exact = total.copy(), models.astype(np.float64)
-        ring.average(models[0], got, kept[None], voices, kept[:0], width, edges, 1.0 / grid.scales, everybody)
+        ring.average(models[0], got, kept[None], counts, kept[:0], width, edges, 1.0 / grid.scales, everybody)
         expected = exact.mean(axis=0) if not everybody else (3 * exact[0] + exact[1:].sum(axis=0)) / 6
         expected = np.where(flags, expected, exact[0])
         slack = 3.0 / grid.scales[tensor] + np.abs(exact).max(axis=0, initial=0) * 2.0**-22
@@ -345,11 +345,11 @@ def test_words_of_many_and_of_few_positions_are_sealed_alike(sizes, seed):
     assert np.array_equal(words, (masks[:size] + numbers.astype(np.uint32))[flags])
 
 
-# ── groups: rounding comes after the masks ──────────────────────────────────────────────────────────────
+# ── cells: rounding comes after the masks ───────────────────────────────────────────────────────────────
 
 
-def sealed_group(models, grid, chance):
-    """(m, d) words of a group's members, whose 64-bit masks add up to zero."""
+def sealed_cell(models, grid, chance):
+    """(m, d) words of a cell's members, whose 64-bit masks add up to zero."""
     masks = chance.integers(0, 2**64, models.shape, dtype=np.uint64)
     masks[-1] = -masks[:-1].sum(axis=0, dtype=np.uint64)
     return np.array(
@@ -362,18 +362,18 @@ def sealed_wide(values, grid, masks):
     parts = np.random.default_rng(len(values)).integers(0, 2**64, (3, len(values)), dtype=np.uint64)
     signs = np.array([1, 2**64 - 1, 1, 1], dtype=np.uint64)
     rows = np.vstack([parts, masks - parts[0] + parts[1] - parts[2]])
-    count = ring.seal_group(rows, signs, values, kept, 0, len(kept), grid.edges, grid.scales, grid.bits, out)
+    count = ring.seal_sum(rows, signs, values, kept, 0, len(kept), grid.edges, grid.scales, grid.bits, out)
     assert count == len(values)
     return out
 
 
 @relaxed
 @given(st.integers(2, 6), widths, st.integers(0, 2**32), st.integers(-40, 40))
-def test_a_groups_sum_is_off_by_less_than_half_a_step_per_member(members, width, seed, exponent):
+def test_a_cells_sum_is_off_by_less_than_half_a_step_per_member(members, width, seed, exponent):
     chance = np.random.default_rng(seed)
     models = np.ldexp(chance.uniform(-1, 1, (members, 100)), exponent).astype(np.float32)
     grid = ring.Grid(width, np.array([100]), binary_grid(width, exponent, members).scales)
-    words, _ = sealed_group(models, grid, chance)
+    words, _ = sealed_cell(models, grid, chance)
     total = signed(words.sum(axis=0, dtype=np.uint32), width)
     exact = models.astype(np.float64).sum(axis=0) * grid.scales[0]
     assert np.abs(total - exact).max() <= members / 2
@@ -386,7 +386,7 @@ def test_rounding_after_masks_has_no_bias(members, width):
     draws, chance = 200_000, np.random.default_rng(members)
     grid = ring.Grid(width, np.array([draws]), np.array([1.0]))
     for value in (0.125, 0.375, 0.75):
-        words, _ = sealed_group(np.full((members, draws), value, dtype=np.float32), grid, chance)
+        words, _ = sealed_cell(np.full((members, draws), value, dtype=np.float32), grid, chance)
         total = signed(words.sum(axis=0, dtype=np.uint32), width)
         assert abs(total.mean() - members * value) < 5 * np.sqrt(members / 12 / draws) + 1e-9
         assert total.std() <= np.sqrt(members / 6)
@@ -394,14 +394,14 @@ def test_rounding_after_masks_has_no_bias(members, width):
 
 @relaxed
 @given(st.integers(2, 4), widths, st.integers(0, 2**32), st.integers(-20, 20))
-def test_what_a_group_sends_depends_on_its_sum_alone(members, width, seed, scale):
+def test_what_a_cell_sends_depends_on_its_sum_alone(members, width, seed, scale):
     """Other values with the same sum, at any scale: other masks, equally likely, give the very same words."""
     chance = np.random.default_rng(seed)
     steps = chance.integers(-(2**12), 2**12, (2, members, 50))
     steps[1, -1] = steps[0].sum(axis=0) - steps[1, :-1].sum(axis=0)
     one, other = (steps / 2**10).astype(np.float32)
     grid = ring.Grid(width, np.array([50]), np.array([2.0 ** min(scale, width - 10)]))
-    words, masks = sealed_group(one, grid, chance)
+    words, masks = sealed_cell(one, grid, chance)
     moved = [
         sealed_wide(value, grid, mask + fine(was, grid) - fine(value, grid))
         for was, value, mask in zip(one, other, masks, strict=True)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cesar.seeds import SeedTree
+from cesar.base.seeds import SeedTree
 
 names = st.one_of(st.text(max_size=5), st.integers(-5, 5), st.sampled_from(("1", "2", "a', 'b", "draw")))
 paths = st.lists(names, max_size=4).map(tuple)

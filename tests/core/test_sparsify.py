@@ -1,24 +1,26 @@
 """What each sparsifier selects, and what of it goes to others."""
 
+import gc
 import math
+import tracemalloc
 
+import networkx as nx
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from cesar import bits
+import cesar
+from cesar.base.errors import ConfigError, EncodingError
+from cesar.base.seeds import SeedTree
 from cesar.crypto.keys import RoundId
-from cesar.errors import ConfigError, EncodingError
 from cesar.indices import Code, IndexSet, decode, encode
-from cesar.seeds import SeedTree
-from cesar.sparsify import (
-    CoordinatedSubsampling,
+from cesar.methods.sparsify import (
     FullSharing,
     RandomSubsampling,
     TopK,
-    read_set,
+    read_counted,
     write_set,
 )
 
@@ -36,21 +38,21 @@ def no_entropy(count):
     raise AssertionError("this sparsifier draws nothing")
 
 
-def attempt(round_=0, session=b"s" * 16):
+def round_id(round_=0, session=b"s" * 16):
     return RoundId(session=session, round_=round_)
 
 
 # ── settings ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("sparsifier", [TopK, RandomSubsampling, CoordinatedSubsampling])
+@pytest.mark.parametrize("sparsifier", [TopK, RandomSubsampling])
 @pytest.mark.parametrize("alpha", [0.0, -0.1, 1.0000001, 2.0, math.nan, math.inf, -math.inf])
 def test_alpha_is_a_fraction(sparsifier, alpha):
     with pytest.raises(ConfigError, match="above 0 and at most 1"):
         sparsifier(alpha)
 
 
-@pytest.mark.parametrize("sparsifier", [TopK, RandomSubsampling, CoordinatedSubsampling])
+@pytest.mark.parametrize("sparsifier", [TopK, RandomSubsampling])
 @given(alphas)
 def test_every_fraction_is_accepted(sparsifier, alpha):
     assert sparsifier(alpha).alpha == alpha
@@ -134,102 +136,31 @@ def test_full_sharing_shares_everything():
     assert FullSharing.alpha == 1.0
 
 
-# ── coordinated ─────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_coordinated_sets_are_everybodys():
-    one, other = (CoordinatedSubsampling(0.4).select_for(3, attempt(9), 500) for _ in range(2))
-    assert one == other
-    assert one.seed == other.seed
-
-
-def test_coordinated_sets_differ_by_receiver_round_and_session():
-    sampling = CoordinatedSubsampling(0.4)
-    settings_ = [(r, attempt(t, s)) for r in range(3) for t in range(3) for s in (b"a" * 16, b"b" * 16)]
-    seeds = {sampling.select_for(receiver, which, 500).seed for receiver, which in settings_}
-    assert len(seeds) == len(settings_)
-
-
-# ── groups that take turns ──────────────────────────────────────────────────────────────────────────────
-
-
-def turns(alpha, groups, *, receiver=3, round_=9, size=5000, session=b"s" * 16):
-    """(groups, size): which group is active where."""
-    drawn = RandomSubsampling(alpha).in_turns(receiver, attempt(round_, session), size, groups)
-    words = [drawn(number).words for number in range(groups)]
-    assert all(bits.is_bitmap(one, size) for one in words)
-    return np.array([bits.to_bools(one, size) for one in words])
-
-
-@pytest.mark.parametrize("groups", [1, 2, 3, 7])
-@pytest.mark.parametrize("alpha", [0.001, 0.1, 0.3, 0.5, 2 / 3, 0.9, 1.0])
-def test_at_every_position_the_share_of_active_groups_is_alpha(alpha, groups):
-    """As near as whole groups allow; over all positions within 5.5 standard errors, which is p < 4e-8."""
-    size = 64_000
-    active = turns(alpha, groups, size=size).sum(axis=0)
-    wanted = alpha * groups
-    whole, rate = int(wanted), wanted - int(wanted)
-    assert set(np.unique(active)) <= {whole, whole + 1}
-    assert abs(active.sum() - wanted * size) <= 5.5 * math.sqrt(size * rate * (1 - rate)) + 1e-6
-
-
-@pytest.mark.parametrize("alpha", [0.3, 0.7])
-def test_every_group_has_its_share_of_every_word(alpha):
-    """Over as many rounds as there are groups, every group has had every place in the row of every word."""
-    groups, size = 3, 6400
-    whole = int(alpha * groups)
-    counts = sum(turns(alpha, groups, size=size, round_=round_).astype(int) for round_ in range(20, 23))
-    assert counts.min() >= whole
-    assert counts.max() <= whole + 1
-    sent = counts.mean(axis=1) / groups
-    assert np.abs(sent - alpha).max() < 5.5 * math.sqrt(0.25 / size)
-
-
-def test_everybody_computes_the_same_turns():
-    assert np.array_equal(turns(0.3, 2), turns(0.3, 2))
-
-
-def test_turns_differ_by_receiver_round_and_session():
-    found = [turns(0.3, 2), turns(0.3, 2, receiver=4), turns(0.3, 2, session=b"t" * 16)]
-    found += [turns(0.3, 2, round_=11), turns(0.3, 2, round_=10)]
-    assert len({one.tobytes() for one in found}) == len(found)
-
-
-def test_a_share_of_whole_groups_draws_nothing():
-    found = turns(0.5, 4, size=640, round_=2)
-    for w in range(10):
-        active = {number for number in range(4) if found[number, 64 * w]}
-        assert active == {(2 + w) % 4, (3 + w) % 4}
-        assert (found[:, 64 * w : 64 * w + 64] == found[:, 64 * w : 64 * w + 1]).all()
-
-
 # ── what goes to others ─────────────────────────────────────────────────────────────────────────────────
 
 SET = IndexSet.from_positions([1, 4, 40], 50)
 DRAWN = IndexSet.from_seed(b"0123456789abcdef", 50, 0.4)
 
 
-@pytest.mark.parametrize("code", [None, Code.BITMAP, Code.ELIAS_GAMMA, Code.ENTROPY])
+@pytest.mark.parametrize("code", [None, Code.BITMAP, Code.ELIAS_GAMMA, Code.PATTERNS])
 def test_a_set_is_written_with_the_code_asked_for(code):
     data = write_set(SET, code)
     assert data == encode(SET, code)
-    assert read_set(TopK(0.06), data, 50) == SET
-    assert read_set(TopK(0.5), data, 1000, within=50) == SET, "a relayed set is written over fewer positions"
+    assert TopK(0.06).read(data, 50) == SET
+    assert TopK(0.5).read(data, 1000, within=50) == SET, "a relayed set is written over fewer positions"
 
 
 @pytest.mark.parametrize("code", [None, Code.ELIAS_GAMMA])
 def test_seeds_and_full_sets_need_no_code(code):
     assert write_set(DRAWN, code) == bytes([Code.SEED]) + DRAWN.seed
     assert write_set(IndexSet.full(50), code) == bytes([Code.FULL])
-    assert write_set(None, code) == b""
 
 
 def test_each_sparsifier_reads_what_it_would_send():
     seed = write_set(DRAWN, None)
-    assert read_set(RandomSubsampling(0.4), seed, 50) == DRAWN
-    assert read_set(RandomSubsampling(0.4), seed, 50, within=20) == DRAWN, "a seed is over all positions"
-    assert read_set(CoordinatedSubsampling(0.4), b"", 50) is None
-    assert read_set(FullSharing(), bytes([Code.FULL]), 50) == IndexSet.full(50)
+    assert RandomSubsampling(0.4).read(seed, 50) == DRAWN
+    assert RandomSubsampling(0.4).read(seed, 50, within=20) == DRAWN, "a seed is over all positions"
+    assert FullSharing().read(bytes([Code.FULL]), 50) == IndexSet.full(50)
 
 
 @pytest.mark.parametrize(
@@ -245,29 +176,101 @@ def test_each_sparsifier_reads_what_it_would_send():
         (RandomSubsampling(0.4), write_set(SET, None)),
         (RandomSubsampling(0.4), write_set(DRAWN, None) + b"1"),
         (RandomSubsampling(0.4), write_set(DRAWN, None)[:-1]),
-        (CoordinatedSubsampling(0.4), write_set(DRAWN, None)),
-        (CoordinatedSubsampling(0.4), b"\x00"),
     ],
 )
 def test_nothing_else_is_taken(sparsifier, data):
     with pytest.raises(EncodingError):
-        read_set(sparsifier, data, 50)
+        sparsifier.read(data, 50)
 
 
 class EveryOther:
     """A sparsifier that somebody else has written."""
 
-    name, alpha = "every other", 0.5
+    name, ranks, drawn, memory, alpha = "every-other", False, False, False, 0.5
 
     def select(self, vector, reference, entropy):
         return IndexSet.from_positions(np.arange(0, len(vector), 2), len(vector))
 
+    def write(self, indices, code):
+        return write_set(indices, code)
+
+    def read(self, data, size, *, within=None):
+        return read_counted(data, size, (size + 1) // 2, within=within)
+
+
+def test_a_round_with_a_sparsifier_that_somebody_else_wrote():
+    models = np.random.default_rng(0).standard_normal((6, 40)).astype(np.float32)
+    method = cesar.Cesar(sparsifier=EveryOther())
+    result = cesar.aggregate(models, nx.complete_graph(6), method, seed=1)
+    np.testing.assert_allclose(
+        result.vectors[:, ::2], np.broadcast_to(models[:, ::2].mean(0), (6, 20)), atol=1e-5
+    )
+    assert (result.vectors[:, 1::2] == models[:, 1::2]).all()
+    assert result.shared == 0.5
+
 
 def test_other_sparsifiers_are_read():
     chosen = EveryOther().select(np.zeros(50), None, no_entropy)
-    assert read_set(EveryOther(), write_set(chosen, None), 50) == chosen
+    assert EveryOther().read(EveryOther().write(chosen, None), 50) == chosen
 
 
 def test_a_set_read_over_another_size_is_refused_or_another():
     with pytest.raises(EncodingError):
         decode(write_set(SET, Code.BITMAP), 60)
+
+
+def memory_kept(job):
+    """Bytes that are still there when something is over."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        job()
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+
+BIG = 1 << 23
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_sets_that_were_refused_are_not_kept(count):
+    """A few bytes stand for a bitmap of the model's size: a neighbour could fill the memory with them."""
+    wrong = [
+        encode(IndexSet.from_positions(np.arange(k, k + count), BIG), code)
+        for k in range(20)
+        for code in (Code.RICE, Code.ELIAS_GAMMA, Code.PATTERNS)
+    ]
+
+    def read(sets):
+        for data in sets:
+            with pytest.raises(EncodingError, match=f"a set of {count} positions"):
+                TopK(0.4).read(data, BIG)
+
+    read(wrong[:3])  # the tables of the codes are made
+    assert memory_kept(lambda: read(wrong[3:])) < BIG // 8
+
+
+def test_sets_of_large_models_are_not_kept():
+    """They are right, and there can be as many as rounds."""
+    few = TopK(8 / BIG)
+    right = [write_set(IndexSet.from_positions(np.arange(k, k + 8), BIG), Code.RICE) for k in range(20)]
+
+    def read():
+        for data in right:
+            assert few.read(data, BIG).count == 8
+
+    assert memory_kept(read) < BIG // 8
+
+
+def test_whoever_announces_how_many_is_not_read():
+    """A gap code says its count first; nothing is allocated for a wrong one."""
+    data = encode(IndexSet.from_positions([1, 2], BIG), Code.RICE)
+    tracemalloc.start()
+    try:
+        with pytest.raises(EncodingError):
+            TopK(0.4).read(data, BIG)
+        assert tracemalloc.get_traced_memory()[1] < BIG // 80
+    finally:
+        tracemalloc.stop()

@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cesar
-from cesar.errors import ConfigError, LocalProtocolError, PrivacyError
-from cesar.experiment import config
-from cesar.settings import MethodSection
-from cesar.topology import check_strict, overlaps, parties, strict_requirement
+from cesar.base.errors import ConfigError, LocalProtocolError, PrivacyError
+from cesar.graph.neighbourhood import check_strict, overlaps, parties, strict_requirement
+from cesar.methods.settings import MethodSection, check
 from support.harness import random_graph
 
 
@@ -113,8 +112,8 @@ def test_a_graph_on_which_nothing_could_be_shared_is_refused():
 
 
 def test_no_frame_leaves_an_engine_whose_s_is_open():
+    from cesar.graph.neighbourhood import neighbourhoods  # noqa: PLC0415
     from cesar.node import Node  # noqa: PLC0415
-    from cesar.topology import neighbourhoods  # noqa: PLC0415
     from support.harness import DEADLINES, SESSIONS, FakeKeys  # noqa: PLC0415
 
     method = cesar.Cesar(sparsifier=cesar.TopK(1.0), collusion=2)
@@ -136,7 +135,7 @@ def test_an_ensemble_takes_s_from_each_graph():
     for graph in (close, far, close):
         ensemble.use_graph(graph)
         assert ensemble.method.masks == wanted[graph]
-        expected = cesar.theory.expected_share(0.6, 6, wanted[graph])
+        expected = cesar.graph.shares.expected_share(0.6, 6, wanted[graph])
         assert ensemble.round(models).shared == pytest.approx(expected, abs=0.01)
 
 
@@ -153,18 +152,18 @@ def test_a_method_cannot_change_within_a_round():
         nodes[0].use_method(cesar.DPSGD())
 
 
-def test_experiments_take_collusion():
+def test_settings_take_collusion():
     section = MethodSection(name="cesar", sparsifier="random", share=0.3, collusion=2)
     graph = nx.random_regular_graph(6, 30, seed=1)
     safe = strict_requirement(graph, 2)
     method = section.build(6, graph=graph)
     assert section.title == "cesar-random-k2-0.3"
     assert (method.collusion, method.masking_requirement) == (2, None)
-    assert method.sparsifier.alpha == pytest.approx(cesar.theory.required_alpha(0.3, 6, safe))
+    assert method.sparsifier.alpha == pytest.approx(cesar.graph.shares.required_alpha(0.3, 6, safe))
     with pytest.raises(PrivacyError, match="does not stop 2"):
         section.model_copy(update={"masks": 2}).build(6, graph=graph)
     with pytest.raises(ConfigError, match="collusion would change nothing"):
-        config.parse({"method": [{"name": "secagg", "collusion": 2}]})
+        check(MethodSection, {"name": "dpsgd", "collusion": 2})
 
 
 def test_check_strict_accepts_what_is_safe():

@@ -3,16 +3,13 @@
 import math
 from itertools import pairwise
 
-import networkx as nx
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import cesar
-from cesar.errors import ConfigError
-from cesar.grouping import group_sizes
-from cesar.theory import expected_share, expected_union, required_alpha, required_union_alpha
+from cesar.base.errors import ConfigError
+from cesar.graph.shares import expected_share, required_alpha
 
 PAPER = [  # share, degree, masking requirement, alpha
     (0.30, 3, 1, 0.4383),
@@ -108,36 +105,3 @@ def test_alpha_is_a_fraction(alpha):
 def test_share_is_a_fraction(share):
     with pytest.raises(ConfigError, match="fraction above 0 and at most 1"):
         required_alpha(share, 6)
-
-
-# ── fixed groups ────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize("size", [2, 3, 4])
-@pytest.mark.parametrize("share", [0.05, 0.3, 0.9])
-def test_union_alpha_is_the_inverse(size, share):
-    alpha = required_union_alpha(share, [size])
-    assert expected_union(alpha, [size]) == pytest.approx(share, abs=1e-12)
-    assert alpha == pytest.approx(1 - (1 - share) ** (1 / size))
-
-
-def test_a_union_of_uneven_groups_counts_a_group_once_for_each_member():
-    assert expected_union(0.5, [3, 2]) == pytest.approx((3 * 7 / 8 + 2 * 3 / 4) / 5)
-
-
-@pytest.mark.parametrize("call", [lambda: expected_union(0.5, []), lambda: expected_union(2, [2])])
-def test_impossible_unions(call):
-    with pytest.raises(ConfigError):
-        call()
-
-
-@pytest.mark.parametrize(("degree", "group_size"), [(6, 2), (6, 3), (5, 2)])
-def test_measured_shares_are_those_expected(degree, group_size):
-    """Independent selections, within 1 %; with random subsampling exactly α in expectation."""
-    graph, size = nx.random_regular_graph(degree, 48, seed=5), 8_000
-    vectors = np.random.default_rng(2).standard_normal((48, size), dtype=np.float32)
-    alpha = required_union_alpha(0.3, group_sizes(degree, group_size))
-    union = cesar.aggregate(vectors, graph, cesar.Cesar(sparsifier=cesar.TopK(alpha), group_size=group_size))
-    assert union.shared == pytest.approx(0.3, rel=0.01)
-    drawn = cesar.Cesar(sparsifier=cesar.RandomSubsampling(0.3), group_size=group_size)
-    assert cesar.aggregate(vectors, graph, drawn).shared == pytest.approx(0.3, rel=0.01)

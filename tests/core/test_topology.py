@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cesar.base.errors import ConfigError, PrivacyError
 from cesar.crypto.keys import RoundId
-from cesar.errors import ConfigError, PrivacyError
-from cesar.topology import check_degrees, check_graph, neighbourhoods
+from cesar.graph.neighbourhood import check_degrees, check_graph, neighbourhoods
 
 SESSION = b"0123456789abcdef"
 
 
-def attempt(round_=0, session=SESSION):
+def round_id(round_=0, session=SESSION):
     return RoundId(session=session, round_=round_)
 
 
@@ -49,7 +49,7 @@ def test_all_who_need_to_know_compute_the_same_relay(graph, round_):
         if not common:
             continue
         knowing = [hoods[k] for k in (i, j, *common)]
-        found = {hood.relay(a, b, attempt(round_)) for hood in knowing for a, b in ((i, j), (j, i))}
+        found = {hood.relay(a, b, round_id(round_)) for hood in knowing for a, b in ((i, j), (j, i))}
         assert len(found) == 1
         relay = found.pop()
         assert relay is None if graph.has_edge(i, j) else relay in common
@@ -61,14 +61,14 @@ def test_relays_spread_the_load():
     """
     graph = nx.complete_bipartite_graph(2, 5)
     hood = neighbourhoods(graph)[0]
-    load = Counter(hood.relay(0, 1, attempt(round_)) for round_ in range(2000))
+    load = Counter(hood.relay(0, 1, round_id(round_)) for round_ in range(2000))
     assert set(load) == {2, 3, 4, 5, 6}
     assert all(abs(count - 400) < 6 * 18 for count in load.values())
 
 
 def test_relays_change_with_the_session():
     hood = neighbourhoods(nx.complete_bipartite_graph(2, 5))[0]
-    relays = {hood.relay(0, 1, attempt(0, bytes([k]) * 16)) for k in range(50)}
+    relays = {hood.relay(0, 1, round_id(0, bytes([k]) * 16)) for k in range(50)}
     assert relays == {2, 3, 4, 5, 6}
 
 

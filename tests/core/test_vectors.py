@@ -11,15 +11,16 @@ import json
 import struct
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
-import networkx as nx
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 
-from cesar import bits, packing, ring, wire
+from cesar.base.errors import EncodingError
+from cesar.cell_node import CellNode
 from cesar.crypto.keys import (
     KeyPair,
     Keyring,
@@ -33,21 +34,19 @@ from cesar.crypto.keys import (
 )
 from cesar.crypto.keystream import Keystream
 from cesar.crypto.subsample import expand_seed
-from cesar.errors import EncodingError
-from cesar.grouping import divide
+from cesar.graph.neighbourhood import Neighbourhood
 from cesar.indices import Code, IndexSet, decode, encode, patterns
-from cesar.methods import Cesar
-from cesar.node import Node
-from cesar.protocol import Deadlines
+from cesar.kernels import bits, packing, ring
+from cesar.methods.cells import BlockTopK, Cells
+from cesar.methods.sparsify import FullSharing, RandomSubsampling
+from cesar.protocol import Deadlines, wire
 from cesar.protocol.masked import Group
 from cesar.protocol.sender import Partner
 from cesar.sim.wires import Wires
-from cesar.sparsify import CoordinatedSubsampling, FullSharing, RandomSubsampling, TopK
-from cesar.topology import Neighbourhood, neighbourhoods
 
 HERE = Path(__file__).parents[1] / "vectors"
 GENERATOR = HERE.parents[1] / "tools" / "vectors" / "generate.py"
-FILES = ("keystream", "kdf", "packing", "codecs", "subsample", "wire", "groups")
+FILES = ("keystream", "kdf", "packing", "codecs", "subsample", "wire", "cells")
 
 
 def vectors(name, group):
@@ -64,7 +63,7 @@ def h(text):
     return bytes.fromhex(text)
 
 
-def attempt_of(case):
+def round_id_of(case):
     return RoundId(session=h(case["session"]), round_=case["round"])
 
 
@@ -250,7 +249,7 @@ def test_static_secret_from_both_sides(case):
 def test_mask_key(case, order):
     made = mask_key(
         PairSecret(h(case["secret"])),
-        attempt_of(case),
+        round_id_of(case),
         nodes=tuple(case["nodes"][::order]),
         seeds=tuple(h(seed) for seed in case["seeds"][::order]),
         receiver=case["receiver"],
@@ -282,13 +281,6 @@ def test_facts_of_a_share(case):
     assert facts_of(h(case["token"]), h(case["terms"]), partners).hex() == case["facts"]
 
 
-@replayed("kdf", "coordinated")
-def test_coordinated_seed(case):
-    chosen = CoordinatedSubsampling(0.5).select_for(case["receiver"], attempt_of(case), 100)
-    assert chosen.seed is not None
-    assert chosen.seed.hex() == case["seed"]
-
-
 @replayed("kdf", "relay")
 def test_relay(case):
     """The two ends and each common neighbour compute the same."""
@@ -297,8 +289,8 @@ def test_relay(case):
     hoods = [Neighbourhood(node, dict.fromkeys(candidates, (low, high))) for node in (low, high)]
     hoods += [Neighbourhood(node, dict.fromkeys((low, high), candidates)) for node in candidates]
     for hood in hoods:
-        assert hood.relay(low, high, attempt_of(case)) == case["relay"]
-        assert hood.relay(high, low, attempt_of(case)) == case["relay"]
+        assert hood.relay(low, high, round_id_of(case)) == case["relay"]
+        assert hood.relay(high, low, round_id_of(case)) == case["relay"]
 
 
 # ── the ring ────────────────────────────────────────────────────────────────────────────────────────────
@@ -415,7 +407,9 @@ def test_a_seed_travels_as_itself(case):
 
 
 def header_of(case):
-    return wire.Header(kind=wire.Kind[case["kind"].upper()], attempt=attempt_of(case), sender=case["sender"])
+    return wire.Header(
+        kind=wire.Kind[case["kind"].upper()], round_id=round_id_of(case), sender=case["sender"]
+    )
 
 
 def body_of(case):
@@ -451,19 +445,6 @@ def test_relay_frame(case):
     message = wire.Relay(exponents=tuple(case["exponents"]), group=tuple(case["group"]), items=tuple(items))
     assert message.encode(header_of(case), case["view"]).payload.hex() == case["frame"]
     assert wire.Relay.decode(body_of(case), case["view"], len(case["exponents"])) == message
-
-
-@replayed("wire", "group_terms")
-def test_group_terms(case):
-    message = wire.GroupTerms(
-        exponents=tuple(case["exponents"]),
-        present=tuple(case["present"]),
-        tokens=tuple(map(token_of, case["tokens"])),
-        others=h(case["others"]),
-    )
-    assert message.encode(header_of(case), case["view"]).payload.hex() == case["frame"]
-    read = wire.GroupTerms.decode(body_of(case), case["view"], case["partners"], len(case["exponents"]))
-    assert read == message
 
 
 @replayed("wire", "share")
@@ -502,105 +483,67 @@ def test_plain_share(case):
 def test_layout_of_the_header():
     """Once by hand, so that the generator and the package cannot share a misreading of the table."""
     data = wire.Header(
-        kind=wire.Kind.SHARE, attempt=RoundId(session=b"0123456789abcdef", round_=0x01020304), sender=5
+        kind=wire.Kind.SHARE, round_id=RoundId(session=b"0123456789abcdef", round_=0x01020304), sender=5
     ).to_bytes()
-    assert data == b"CE\x02\x03" + struct.pack("<II", 0x01020304, 5) + b"0123456789abcdef"
+    assert data == b"CE\x03\x03" + struct.pack("<II", 0x01020304, 5) + b"0123456789abcdef"
     assert len(data) == wire.HEADER_BYTES == 28
 
 
-# ── fixed groups ────────────────────────────────────────────────────────────────────────────────────────
+# ── cells ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@replayed("groups", "division")
-def test_division_into_groups(case):
-    found = divide(
-        h(case["network"]), case["receiver"], tuple(case["view"]), case["group_size"], case["draw"]
-    )
-    assert [list(group) for group in found] == case["groups"]
+@pytest.mark.parametrize(
+    "case", vectors("cells", "rounds"), ids=lambda case: case["kind"] + " samples" * ("samples" in case)
+)
+def test_every_frame_of_cells(case):
+    """From the private keys on: all frames of two rounds, all common models and what is unsent."""
+    sparsifiers = {
+        "full": FullSharing(),
+        "random": RandomSubsampling(case["alpha"]),
+        "blocks": BlockTopK(case["alpha"], case["block"] or 64),
+    }
+    samples = case.get("samples")
+    method = Cells(size=3, sparsifier=sparsifiers[case["kind"]])
+    if samples:
+        method = replace(method, weight="samples", most_samples=case["most_samples"])
+    plan, session, size = method.plan_of(case["cells"]), h(case["session"]), sum(case["tensors"])
+    pairs = [KeyPair.generate(lambda _, private=private: h(private)) for private in case["privates"]]
 
+    def ring_of(i):
+        return Keyring(lambda j: pairs[i].agree(pairs[j].public, session), lambda _: h(case["ephemerals"][i]))
 
-@replayed("groups", "turns")
-def test_turns(case):
-    size, count = case["size"], len(case["bitmaps"])
-    drawn = RandomSubsampling(case["alpha"]).in_turns(case["receiver"], attempt_of(case), size, count)
-    found = [bits.to_bytes(drawn(number).words, size).tobytes().hex() for number in range(count)]
-    assert found == case["bitmaps"]
-
-
-@pytest.fixture(scope="module", params=range(len(vectors("groups", "rounds"))))
-def grouped(request):
-    """Real nodes that have begun the round of a vector, what they have sent, and what they have ended with."""
-    case = vectors("groups", "rounds")[request.param]
-    nodes = nodes_of(case)
-    sent = {}
-
-    def arrives(sender, recipient, frame):
-        sent[frame.kind, sender, recipient] = bytes(frame.payload).hex()
-        return True
-
-    outcomes = Wires(nodes, arrives=arrives).run()
-    return case, sent, outcomes
-
-
-SPARSIFIERS = {"topk": TopK, "random": RandomSubsampling, "full": lambda _: FullSharing()}
-
-
-def nodes_of(case):
-    """Their keys and seeds are those of the vector."""
-    graph, session = nx.complete_graph(len(case["models"])), h(case["session"])
-    method = Cesar(
-        sparsifier=SPARSIFIERS[case["kind"]](case["alpha"]),
-        group_size=case["group_size"],
-        ring_bits=32,
-        index_code=Code.BITMAP,
-    ).for_graph(graph, network=h(case["network"]))
-    assert {r: [list(group) for group in found] for r, found in method.groups.items()} == dict(
-        enumerate(case["groups"])
-    )
-    static, nodes = [key_pair(private) for private in case["privates"]], {}
-    for i, hood in neighbourhoods(graph).items():
-        keys = Keyring(
-            lambda peer, i=i: static[i].agree(static[peer].public, session),
-            lambda _, i=i: h(case["ephemerals"][i]),
-        )
-        vector = np.frombuffer(h(case["models"][i]), dtype="<f4").astype(np.float32)
-        nodes[i] = Node(
+    nodes = {
+        i: CellNode(
             i,
             method,
-            len(vector),
+            size,
             session=session,
-            keys=keys,
-            first_round=case["round"],
+            keys=ring_of(i),
             tensors=case["tensors"],
+            samples=samples[i] if samples else None,
         )
-        nodes[i].begin_round(
-            case["round"],
-            hood,
-            vector,
-            entropy=lambda count, i=i: h(case["seeds"][i])[:count],
-            deadlines=Deadlines(announce=1.0, relay=2.0, share=3.0),
-        )
-    return nodes
-
-
-def test_announcements_of_a_grouped_round(grouped):
-    case, sent, _ = grouped
-    nodes = range(len(case["models"]))
-    announced = {key: frame for key, frame in sent.items() if key[0] is wire.Kind.ANNOUNCE}
-    assert announced == {
-        (wire.Kind.ANNOUNCE, i, j): case["announces"][i] for i in nodes for j in nodes if i != j
+        for i in range(6)
     }
+    start = [np.frombuffer(h(text), "<f4") for text in case["start"]]
+    for number, played in enumerate(case["rounds"]):
+        seen = []
 
+        def arrives(sender, recipient, frame, seen=seen):
+            seen.append([sender, recipient, bytes(frame.payload).hex()])
+            return True
 
-@pytest.mark.parametrize("kind", ["terms", "shares"])
-def test_further_frames_of_a_grouped_round(grouped, kind):
-    case, sent, _ = grouped
-    number = {"terms": wire.Kind.GROUP_TERMS, "shares": wire.Kind.SHARE}[kind]
-    found = {key: frame for key, frame in sent.items() if key[0] is number}
-    assert found == {(number, sender, to): frame for sender, to, frame in case[kind]}
-
-
-def test_outcome_of_a_grouped_round(grouped):
-    case, _, outcomes = grouped
-    assert [outcomes[r].vector.astype("<f4").tobytes().hex() for r in sorted(outcomes)] == case["results"]
-    assert all(len(out.contributors) == len(case["models"]) - 1 for out in outcomes.values())
+        for i, node in nodes.items():
+            node.begin_round(
+                number,
+                plan.place(i),
+                np.frombuffer(h(played["models"][i]), "<f4"),
+                reference=start[plan.cell_of(i)],
+                entropy=lambda _, i=i: h(played["seeds"][i]),
+                deadlines=Deadlines(announce=1, relay=2, share=3),
+            )
+        Wires(nodes, arrives=arrives).run()
+        assert sorted(seen) == sorted(played["frames"])
+        for i, node in nodes.items():
+            node.close()
+            assert node.state.common.tobytes().hex() == played["common"][plan.cell_of(i)]
+            assert node.state.unsent.tobytes().hex() == played["unsent"][i]

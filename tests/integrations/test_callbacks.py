@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from cesar.errors import ConfigError
+from cesar.base.errors import ConfigError
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # trainers warn about loaders, loggers and hardware
 STEPS, BATCH = 6, 4

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import os
 import pty
@@ -14,21 +16,22 @@ from pathlib import Path
 import networkx as nx
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
 
-from cesar.errors import ConfigError
-from cesar.peer import changes, passphrases
-from cesar.peer.authority import Authority
-from cesar.peer.claims import Request
-from cesar.peer.folder import Network
-from cesar.peer.identity import Identity, make_keys
-from cesar.peer.peer import on_loop
-from cesar.peer.roster import Roster
-from cesar.peer.runtime import AsyncPeer
+from cesar.base.errors import ConfigError
+from cesar.peer.api.peer import on_loop
+from cesar.peer.driver.runtime import AsyncPeer
+from cesar.peer.trust import changes, keyfiles, passphrases
+from cesar.peer.trust.authority import Authority
+from cesar.peer.trust.certificates import Request
+from cesar.peer.trust.folder import Network
+from cesar.peer.trust.identity import Identity, make_keys
+from cesar.peer.trust.roster import Roster
 from support.commands import call, refused
 from support.lan import Lines, edit, make_network, one_round, running
 from support.waiting import until
 
-METHOD = 'name = "secagg"\ngroup_size = 3'
+METHOD = 'name = "secagg"'
 
 
 def asked(*arguments, answers, cwd):
@@ -121,13 +124,11 @@ def test_changes_in_words(tmp_path):
     )
     now = datetime.now(UTC)
     added = network.add(request, (0, 1, 2), now=now, days=30)
-    said = changes.told(network.roster, added.roster, 1)
+    said = changes.differences(network.roster, added.roster, 1)
     assert said[0] == "adds 50 institute of university, next to you, 0, 2"
-    assert any(line.startswith("your groups become {0, 2, 3, 7, 50 institute}") for line in said)
-    assert "groups change at 0 and 2" in said
     assert said[-1].startswith("it holds until ")
     removed = added.remove(5, [(4, 6), (3, 7)], now=now + timedelta(days=1))
-    said = changes.told(added.roster, removed.roster)
+    said = changes.differences(added.roster, removed.roster)
     assert said[0] == "removes 5"
     assert "3 and 7 become neighbours" in said
     renewed = removed.renew(
@@ -135,21 +136,51 @@ def test_changes_in_words(tmp_path):
         now=now,
         days=60,
     )
-    said = changes.told(removed.roster, renewed.roster)
+    said = changes.differences(removed.roster, renewed.roster)
     assert said[0] == "3 is now called ward"
     assert said[1].startswith("3 is reached at 127.0.0.1:7398 now, not at 127.0.0.1:")
     assert said[2].startswith("3 has a new certificate and new keys, until ")
     settings = network.folder / "network.toml"
-    settings.write_text(settings.read_text().replace("group_size = 3", "group_size = 2"))
+    settings.write_text(settings.read_text().replace('"secagg"', '"secagg"\nring_bits = 16'))
     changed = renewed.extend(now=now, days=10)
-    said = changes.told(renewed.roster, changed.roster)
-    assert "group_size becomes 2 (it was 3)" in said
+    said = changes.differences(renewed.roster, changed.roster)
+    assert "ring_bits becomes 16 (it was 32)" in said
     log = (network.folder / "roster.log").read_text().splitlines()
     assert [line.split(" (")[0].split("Z ")[1] for line in log] == [
         f"signed version {k}" for k in range(1, 6)
     ]
     assert "adds 50 institute of university" in log[1]
     assert added.roster.digest.hex() in log[1]
+
+
+def test_the_log_of_rosters_is_a_chain(tmp_path):
+    """A line that was changed, taken out, moved or slipped in shows."""
+    network = make_network(tmp_path / "net", nx.complete_graph(5), METHOD)
+    for k in range(1, 5):
+        network = network.extend(now=datetime.now(UTC), days=30 + k)
+    log = network.folder / "roster.log"
+    whole = log.read_text()
+    lines = whole.splitlines(keepends=True)
+    count, last = changes.check_log(network.folder)
+    assert (count, last) == (5, hashlib.sha256(lines[-1].rstrip().encode()).hexdigest())
+    assert f"roster.log has 5 lines, unbroken; the last one's SHA-256: {last}" in call(
+        "network", "show", network.folder
+    )
+    forged = [
+        [lines[0].replace("5 peers", "4 peers"), *lines[1:]],
+        [lines[0], *lines[2:]],
+        [lines[1], lines[0], *lines[2:]],
+        [*lines[:2], lines[1], *lines[2:]],
+        [*lines[:4], lines[4].replace(", after ", " after ")],
+    ]
+    for some in forged:
+        log.write_text("".join(some))
+        with pytest.raises(ConfigError, match="is not what was written there"):
+            changes.check_log(network.folder)
+        assert "is not what was written there" in refused("network", "show", network.folder)
+    log.write_text("2026-01-01T00:00:00Z signed version 1 (00): of an earlier release\n")
+    changes.append_to_log(network.folder, "signed", network.roster, ["more"], datetime.now(UTC))
+    assert changes.check_log(network.folder)[0] == 2
 
 
 # ── approval ────────────────────────────────────────────────────────────────────────────────────────────
@@ -170,6 +201,8 @@ def test_a_change_that_was_not_approved_waits(tmp_path):
                 await one_round(peers[2:], np.zeros((4, 40), np.float32))
                 await until(lambda: peers[1].membership.held is not None)
                 await log.says("version 2 of the roster waits for `cesar peer approve", "removes 0")
+                await log.says("node 0 was removed; its link ends now")
+                assert 0 not in peers[1].transport.links  # whatever the site says
                 report = await peers[1].average_vector(np.zeros(40, np.float32))
                 assert (peers[1].roster.version, report.contributors) == (1, ())
                 assert "give the digest above with --sha256" in refused("peer", "approve", mine)
@@ -178,7 +211,6 @@ def test_a_change_that_was_not_approved_waits(tmp_path):
                 assert peers[1].roster.version == 1
                 shown = call("peer", "approve", mine, "--sha256", newer.digest.hex())
                 assert "· removes 0" in shown
-                assert "your groups become" in shown
                 await one_round(peers[1:], np.zeros((5, 40), np.float32))
                 assert peers[1].roster.version == 2
                 reports = await one_round(peers[1:], np.zeros((5, 40), np.float32))
@@ -237,7 +269,7 @@ def test_keys_can_be_closed(tmp_path, nobody_asked):
     call("network", "init", "--peers", 5, "--out", tmp_path / "net", "--passphrase")
     for key in ("site/key.pem", "site/agreement.key", "net/ca/ca.key"):
         text = (tmp_path / key).read_text()
-        assert text.startswith("-----BEGIN ENCRYPTED PRIVATE KEY-----")
+        assert text.startswith("-----BEGIN CESAR ENCRYPTED KEY-----")
     assert (tmp_path / "net/peer-0/key.pem").read_text().startswith("-----BEGIN PRIVATE KEY-----")
     authority = Authority.load(tmp_path / "net" / "ca")
     site = tmp_path / "site"
@@ -273,4 +305,55 @@ def test_a_passphrase_is_asked_for_at_a_terminal(tmp_path, nobody_asked):
         *make, tmp_path / "a", answers=[("Passphrase of", "one"), ("same again", "one")], cwd=tmp_path
     )
     assert code == 0, shown
-    assert (tmp_path / "a" / "key.pem").read_text().startswith("-----BEGIN ENCRYPTED")
+    assert (tmp_path / "a" / "key.pem").read_text().startswith("-----BEGIN CESAR ENCRYPTED KEY")
+
+
+@pytest.fixture
+def site(tmp_path, nobody_asked):
+    """Keys of a site under a passphrase, and its certificate."""
+    nobody_asked.setenv("CESAR_PASSPHRASE", "correct horse")
+    authority = Authority.create("net", now=datetime.now(UTC))
+    csr = make_keys(tmp_path / "site", "net", 0, passphrase=b"correct horse")
+    (tmp_path / "site" / "certificate.pem").write_bytes(
+        authority.issue(Request(csr=csr), now=datetime.now(UTC))
+    )
+    (tmp_path / "site" / "ca.pem").write_bytes(authority.certificate)
+    return tmp_path / "site"
+
+
+def work_of(path):
+    """What a guess costs, as the file says it: log2 n, r, p."""
+    lines = path.read_bytes().split(b"\n")[1:-2]
+    return tuple(base64.b64decode(b"".join(lines))[1:4])
+
+
+def test_a_guess_at_a_passphrase_costs_128_megabytes(site):
+    for name in ("key.pem", "agreement.key"):
+        assert work_of(site / name) == (17, 8, 1)
+        assert (site / name).stat().st_mode & 0o777 == 0o600
+
+
+def test_keys_that_are_quick_to_guess_are_read_and_written_anew(site):
+    """As the releases before wrote them."""
+    before = Identity.load(site)
+    for name in ("key.pem", "agreement.key"):
+        key = keyfiles._read_key(site / name, lambda: b"correct horse")
+        old = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"correct horse"))
+        assert old.startswith(b"-----BEGIN ENCRYPTED PRIVATE KEY-----")
+        (site / name).write_bytes(old)
+    again = Identity.load(site)
+    assert (again.tls_key, again.keys.public) == (before.tls_key, before.keys.public)
+    for name in ("key.pem", "agreement.key"):
+        assert work_of(site / name) == (17, 8, 1)
+        assert (site / name).stat().st_mode & 0o777 == 0o600
+    assert Identity.load(site).keys.public == before.keys.public
+
+
+@pytest.mark.parametrize(("at", "value"), [(1, 1), (1, 16), (1, 40), (2, 1), (3, 200), (0, 9)])
+def test_a_file_cannot_ask_for_little_or_endless_work(site, at, value):
+    lines = (site / "key.pem").read_bytes().split(b"\n")
+    body = bytearray(base64.b64decode(b"".join(lines[1:-2])))
+    body[at] = value
+    (site / "key.pem").write_bytes(b"\n".join([lines[0], base64.b64encode(body), lines[-2], b""]))
+    with pytest.raises(ConfigError, match="a way that this release does not know"):
+        Identity.load(site)

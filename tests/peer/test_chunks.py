@@ -4,8 +4,9 @@ import struct
 
 import pytest
 
-from cesar.peer import chunks
-from cesar.peer.chunks import CHUNK, Assembly, Message, Refusal
+from cesar.base.errors import Refusal
+from cesar.peer.net import chunks
+from cesar.peer.net.chunks import CHUNK, Assembly, Message
 
 
 def joined(kind, messages):

@@ -5,8 +5,8 @@ import asyncio
 import networkx as nx
 import numpy as np
 
-from cesar.peer.runtime import AsyncPeer
-from cesar.wire import Kind, read_header
+from cesar.peer.driver.runtime import AsyncPeer
+from cesar.protocol.wire import Kind, read_header
 from support.localnet import make
 
 

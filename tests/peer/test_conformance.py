@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 
 import cesar
-from cesar.methods import settling
-from cesar.peer.config import PeerConfig
-from cesar.peer.identity import Identity
-from cesar.peer.peer import on_loop
-from cesar.peer.runtime import AsyncPeer
+from cesar.peer.api.peer import on_loop
+from cesar.peer.driver.runtime import AsyncPeer
+from cesar.peer.trust.config import PeerConfig
+from cesar.peer.trust.identity import Identity
+from cesar.protocol.wire import CATEGORIES
 from cesar.sim.secrets import Secrets
-from cesar.wire import CATEGORIES
 from support.lan import make_network, one_round
 
 SIZE, ROUNDS = 1501, 2
@@ -25,14 +24,9 @@ SPARSE = 'name = "cesar"\nsparsifier = "{}"\nalpha = 0.45\nmasks = {}\nring_bits
 METHODS = [
     *(SPARSE.format(name, s, bits) for name, s, bits in (("random", 1, 32), ("random", 2, 16))),
     *(SPARSE.format(name, s, bits) for name, s, bits in (("topk", 1, 16), ("topk", 2, 32))),
-    *(SPARSE.format(name, s, bits) for name, s, bits in (("coordinated", 1, 32), ("coordinated", 2, 16))),
     'name = "secagg"\nring_bits = 16',
     'name = "secagg"\nring_bits = 32',
-    'name = "cesar"\nsparsifier = "random"\nshare = 0.3\ngroup_size = 2\nring_bits = 16',
-    'name = "cesar"\nsparsifier = "random"\nalpha = 0.7\ngroup_size = 3',
-    'name = "cesar"\nsparsifier = "topk"\nshare = 0.3\ngroup_size = 2\nmemory = true',
-    'name = "cesar"\nsparsifier = "topk"\nalpha = 0.1\ngroup_size = 3\nring_bits = 16',
-    'name = "secagg"\ngroup_size = 2\nring_bits = 16',
+    'name = "cesar"\nsparsifier = "topk"\nshare = 0.3\nmemory = true',
 ]
 TENSORS = (1000, 500, 1)
 SETTLING = 2
@@ -63,7 +57,6 @@ async def through_peers(network, seed, first):
                 session=secrets.session,
             )
         )
-        # Masks decide whether a group's sum is rounded up or down, so peers take the simulator's keys, too.
         peers[-1].membership.keys = lambda _, i=i: secrets.ring(i)
     models, seen = first.copy(), []
     try:
@@ -99,12 +92,11 @@ def test_peers_give_what_the_simulator_gives(method, tmp_path):
     seen = on_loop(through_peers(network, 11, first))
 
     built = PeerConfig.load(network.folder / "peer-0").method(network.roster)
-    ensemble = cesar.Ensemble(graph, built, SIZE, seed=11, tensors=TENSORS, network=network.roster.network_id)
-    assert ensemble.groups == (network.roster.groups or None)
+    ensemble = cesar.Ensemble(graph, built, SIZE, seed=11, tensors=TENSORS)
     models = first
     for t, (vectors, expected) in enumerate(seen):
         if t == ROUNDS:
-            ensemble.use_method(settling(built, 0.3, round(sum(dict(graph.degree).values()) / 7)))
+            ensemble.use_method(built.settled(0.3, round(sum(dict(graph.degree).values()) / 7)))
         trained = step(models, t) if t < ROUNDS else models
         result = ensemble.round(trained, reference=models)
         assert {c: result.bytes[c].tolist() for c in CATEGORIES} == expected

@@ -9,13 +9,13 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from cesar.errors import ConfigError, MembershipError
-from cesar.peer.claims import Request
-from cesar.peer.identity import make_keys
-from cesar.peer.member import Member
-from cesar.peer.peer import on_loop
-from cesar.peer.roster import Roster
-from cesar.peer.runtime import AsyncPeer
+from cesar.base.errors import ConfigError, MembershipError
+from cesar.peer.api.peer import on_loop
+from cesar.peer.driver.runtime import AsyncPeer
+from cesar.peer.trust.certificates import Request
+from cesar.peer.trust.identity import make_keys
+from cesar.peer.trust.member import Member
+from cesar.peer.trust.roster import Roster
 from support.lan import Lines, make_network, met, one_round, running
 from support.waiting import until
 

@@ -2,10 +2,13 @@
 
 import hashlib
 import json
+import random
 import shutil
 import stat
 import sys
 import tomllib
+from collections import Counter
+from datetime import UTC, datetime
 
 import networkx as nx
 import pytest
@@ -13,10 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cesar import cli
-from cesar.errors import ConfigError
-from cesar.peer.identity import Identity
-from cesar.peer.regrouping import missing_edges
-from cesar.peer.roster import Roster
+from cesar.base.errors import ConfigError, PrivacyError
+from cesar.graph.cells import objection
+from cesar.methods.settings import MethodSection
+from cesar.peer.trust.config import PeerConfig
+from cesar.peer.trust.folder import Network, _cells, missing_edges
+from cesar.peer.trust.identity import Identity
+from cesar.peer.trust.roster import Roster
+from support import localnet
 from support.commands import agreed
 
 
@@ -63,6 +70,83 @@ def init(cesar, tmp_path, *options, peers=8):
     return tmp_path / "net"
 
 
+def test_a_network_of_cells(tmp_path):
+    """Every peer finds its cell in the signed roster, and the same method in its own file."""
+    net, _ = localnet.make(tmp_path / "net", nx.empty_graph(11), cells=4)
+    read = roster(net, net)
+    assert [len(cell) for cell in read.plan.cells] == [6, 5]
+    for node in read.members:
+        config = PeerConfig.load(net / f"peer-{node}")
+        method = config.cells(read)
+        assert (method.size, method.collusion, method.ring_bits) == (4, 1, 16)
+        assert method.division is read.plan
+        assert node in read.plan.place(node).members
+    (net / "network.toml").write_text((net / "network.toml").read_text().replace("size = 4", "size = 6"))
+    larger = Network.open(net).extend(now=datetime.now(UTC), days=9).roster
+    assert larger.plan.cells == (tuple(range(11)),), "five are too few now"
+    own = net / "peer-1" / "peer.toml"
+    own.write_text(own.read_text().replace("size = 4", "size = 6"))
+    with pytest.raises(ConfigError, match="size is 4 there and 6 here"):
+        PeerConfig.load(net / "peer-1").cells(read)
+
+
+def test_sites_that_come_and_go_change_cells_in_words(cesar, tmp_path):
+    said = cesar.good("network", "init", "--peers", 8, "--cells", 4, "--out", "net")
+    assert said.count("What one of them trains is only ever seen added to what the others train.") == 2
+    net = tmp_path / "net"
+    before = roster(net, net).plan.cells
+    join(cesar, tmp_path, net, address=("--address", "127.0.0.1:7999"), neighbours=())
+    after = roster(net, net).plan.cells
+    assert sorted(map(len, after)) == [4, 5]
+    assert [set(cell) - {8} for cell in after] == [set(cell) for cell in before], "nobody else moves"
+    (home,) = (cell for cell in after if 8 in cell)
+    others = [node for node in home if node != 8]
+    log = (net / "roster.log").read_text().splitlines()[-1]
+    assert f"8 hospital-x joins the cell of {others[0]}, {others[1]}, {others[2]} and {others[3]}" in log
+    (small,) = (cell for cell in after if 8 not in cell)
+    shown = cesar.good("network", "revoke", net, "--peer", small[0])
+    assert "moves to the cell of" in shown, "the larger cell lends a member"
+    assert sorted(map(len, roster(net, net).plan.cells)) == [4, 4]
+    shown = cesar.good("network", "revoke", net, "--peer", small[1])
+    assert "become one" in shown
+    assert len(roster(net, net).plan.cells) == 1
+    for node in sorted(roster(net, net).members)[:3]:
+        cesar.good("network", "revoke", net, "--peer", node)
+    last = min(roster(net, net).members)
+    assert "3 member(s), but sums are over at least 4" in cesar.bad("network", "revoke", net, "--peer", last)
+    assert "leave --edges and --connect out" in cesar.bad(
+        "network", "revoke", net, "--peer", last, "--connect"
+    )
+    found = json.loads(cesar.good("network", "show", net, "--json"))
+    assert found["cells"] == [list(cell) for cell in roster(net, net).plan.cells]
+
+
+def test_a_changed_cell_has_a_model_to_go_on_with():
+    """Many changes at once: members of k + 1 owners of an old cell are in each new one, or the change is refused."""
+    draw, outcomes = random.Random(1), Counter()
+    for _ in range(300):
+        method = MethodSection(name="cells", size=draw.randint(4, 5), collusion=draw.choice([1, 1, 2]))
+        nodes = set(range(draw.randint(6, 20)))
+        owners = {node: f"owner-{node // 2}" for node in nodes | set(range(20, 30)) if draw.random() < 0.3}
+        try:
+            before = method.cells().plan(nodes, owners)
+            left = set(draw.sample(sorted(nodes), draw.randint(3, len(nodes)))) | set(
+                range(20, 20 + draw.randint(0, 8))
+            )
+            cells = _cells(before, method, left, owners)
+        except (ConfigError, PrivacyError) as error:
+            outcomes["no model" if "no model to go on with" in str(error) else "too few"] += 1
+            continue
+        assert sorted(node for cell in cells for node in cell) == sorted(left)
+        for cell in cells:
+            assert objection(cell, method.size, method.collusion, owners) is None
+            together = [{owners.get(n, n) for n in set(cell) & set(old)} for old in before.cells]
+            assert max(map(len, together)) >= method.collusion + 1
+        outcomes["fine"] += 1
+    assert outcomes["fine"] > 100
+    assert outcomes["no model"] > 0
+
+
 def test_one_command_makes_eight_peers(cesar, tmp_path):
     net = init(cesar, tmp_path, "--topology", "regular:3", "--name", "lung-trial", "--days", "30")
     read = roster(net, net)
@@ -85,8 +169,8 @@ def test_one_command_makes_eight_peers(cesar, tmp_path):
             "name": "cesar",
             "sparsifier": "random",
             "share": 0.3,
-            "group_size": 3,
-            "ring_bits": 16,
+            "masks": 1,
+            "ring_bits": 32,
         }
         assert settings["rounds"] == {
             "every": 6,
@@ -127,13 +211,17 @@ def test_a_hundred_and_twenty_peers_have_ports_of_their_own(cesar, tmp_path):
         (("--topology", "regular", "--peers", "8"), "write regular:3, ring, complete"),
         (("--topology", "file:none", "--peers", "8"), "there is no edge list"),
         (("--topology", "ring", "--masks", "2", "--peers", "8"), "node 0 has 2 neighbour(s)"),
-        (("--topology", "ring", "--group-size", "3", "--peers", "8"), "groups of 3 need at least 3"),
-        (("--peers", "2"), "groups of 2 need at least 2, and 4 or more are better"),
-        (("--group-size", "3", "--masks", "1", "--peers", "8"), "leave masks out"),
-        (("--group-size", "2", "--collusion", "2", "--peers", "8"), "groups of 2 do not stop 2 colluders"),
+        (("--peers", "2"), "two peers cannot hide from one another"),
+        (("--cells", "4", "--peers", "3"), "3 node(s) make no cell of 4"),
+        (("--cells", "4", "--masks", "1", "--peers", "8"), "leave --topology and --masks out"),
+        (("--cells", "3", "--collusion", "2", "--peers", "8"), "cells of 3 do not stop 2 colluding owner(s)"),
+        (
+            ("--cells", "4", "--peers", "8", "--owner", "a=0,1,2,3", "--owner", "b=4,5,6,7"),
+            "cannot be spread",
+        ),
         (("--masks", "0", "--peers", "8"), "masks: Input should be greater than or equal to 1"),
         (
-            ("--topology", "complete", "--collusion", "2", "--peers", "6", "--group-size", "0"),
+            ("--topology", "complete", "--collusion", "2", "--peers", "6"),
             "colluders are only stopped by 5 masks",
         ),
         (("--share", "1.5", "--peers", "8"), "share: Input should be less than or equal to 1"),
@@ -164,7 +252,9 @@ def join(cesar, tmp_path, net, node=8, neighbours="0,3,5", address=("--address",
     )
     assert {path.name for path in site.iterdir()} == {"key.pem", "agreement.key", "request.json"}
     file = site / "request.json"
-    cesar.good("network", "sign", net, file, "--neighbours", neighbours, *agreed(file))
+    cesar.good(
+        "network", "sign", net, file, *(("--neighbours", neighbours) if neighbours else ()), *agreed(file)
+    )
     for file in (net / "signed" / f"peer-{node}").iterdir():
         shutil.copy(file, site)
     return site
@@ -172,7 +262,7 @@ def join(cesar, tmp_path, net, node=8, neighbours="0,3,5", address=("--address",
 
 def test_a_life_of_a_network(cesar, tmp_path):
     """Init, a site of its own joins, another leaves, the newcomer changes its keys; nothing secret is shown."""
-    net = init(cesar, tmp_path)
+    net = init(cesar, tmp_path, "--topology", "regular:6")
     site = join(cesar, tmp_path, net)
     second = roster(net, net)
     assert second.version == 2
@@ -218,7 +308,7 @@ def test_a_life_of_a_network(cesar, tmp_path):
 
 
 def test_both_sides_can_compare_what_was_requested(cesar, tmp_path):
-    net = init(cesar, tmp_path)
+    net = init(cesar, tmp_path, "--topology", "regular:6")
     made = cesar.good("peer", "request", "--network", "net", "--id", 8, "--out", "site")
     digest = hashlib.sha256((tmp_path / "site" / "request.json").read_bytes()).hexdigest()
     assert digest in made
@@ -254,7 +344,7 @@ def test_sites_can_found_a_network_with_keys_of_their_own(cesar, tmp_path):
 
 
 def test_show_says_who_dials_whom(cesar, tmp_path):
-    net = init(cesar, tmp_path)
+    net = init(cesar, tmp_path, "--topology", "regular:6")
     join(cesar, tmp_path, net, address=())
     shown = json.loads(cesar.good("network", "show", net, "--json"))
     assert (shown["network"], shown["version"]) == ("net", 2)
@@ -265,19 +355,14 @@ def test_show_says_who_dials_whom(cesar, tmp_path):
     assert {(8, 0), (8, 3), (8, 5)} <= dialled, "it has no address, so it dials"
     table = cesar.good("network", "show", net)
     assert "hospital-x" in table
-    groups = roster(net, net).groups
-    assert shown["group_size"] == 3
-    assert [tuple(map(tuple, row["groups"])) for row in shown["peers"]] == [groups[r] for r in sorted(groups)]
-    assert "peer 8 hospital-x hears {0, 3, 5}" in table
     assert "none: it only" in table
 
 
 def test_owners_of_peers_that_are_made_here(cesar, tmp_path):
-    refusal = cesar.bad("network", "init", "--peers", 3, "--out", "net", "--owner", "hospital=0,1")
-    assert "hospital (nodes 0 and 1 together) can compute node 2's value" in refusal
-    assert "Give the peers of such owners more neighbours that others own" in refusal
+    three = ("network", "init", "--peers", 3, "--cells", 3, "--out", "net")
+    assert "2 owner(s) of 3 nodes cannot be spread" in cesar.bad(*three, "--owner", "hospital=0,1")
     assert not (tmp_path / "net").exists()
-    net = init(cesar, tmp_path, "--owner", "hospital=0,1", peers=4)
+    net = init(cesar, tmp_path, "--cells", 4, "--owner", "hospital=0,1", peers=4)
     shown = json.loads(cesar.good("network", "show", net, "--json"))
     assert [row["owner"] for row in shown["peers"]] == ["hospital", "hospital", None, None]
     assert "its own" in cesar.good("network", "show", net)
@@ -285,7 +370,7 @@ def test_owners_of_peers_that_are_made_here(cesar, tmp_path):
     audited = json.loads(shown.splitlines()[0])  # progress comes behind it
     assert not audited["exposed"]
     assert audited["owners"] == {"0": "hospital", "1": "hospital"}
-    assert "hospital runs node 0, node 1" in (tmp_path / "page.html").read_text()
+    assert "hospital runs site 0, site 1" in (tmp_path / "page.html").read_text()
     for wrong in ("0,1", "hospital=9", "=1", "hospital=x"):
         cesar.bad("network", "init", "--peers", 4, "--out", "other", "--owner", wrong)
 

@@ -14,12 +14,13 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from cesar import files
-from cesar.errors import ConfigError
-from cesar.peer.authority import Authority
-from cesar.peer.claims import Claim, Request, check_address, check_name, check_network
-from cesar.peer.identity import Identity, make_keys
-from cesar.peer.keyfiles import (
+from cesar.base import files
+from cesar.base.errors import ConfigError
+from cesar.peer.trust.address import check_address
+from cesar.peer.trust.authority import Authority
+from cesar.peer.trust.certificates import CertifiedNode, Request, check_name, check_network
+from cesar.peer.trust.identity import Identity, make_keys
+from cesar.peer.trust.keyfiles import (
     AGREEMENT_KEY,
     CA_CERTIFICATE,
     CERTIFICATE,
@@ -184,7 +185,7 @@ def test_requests_survive_the_journey(tmp_path):
     made = Request(csr=csr(), name="hospital-x", address="node.example.org:7400")
     (tmp_path / "request.json").write_bytes(made.to_bytes())
     assert Request.load(tmp_path / "request.json") == made
-    assert made.claim == Claim(3, "demo", made.claim.agreement_key)
+    assert made.node == CertifiedNode(3, "demo", made.node.agreement_key)
 
 
 HEX = "cesar:x25519:" + "1" * 64
@@ -289,7 +290,7 @@ def test_reading_is_bounded(tmp_path):
 
 def test_it_needs_neither_torch_nor_grpc_nor_pydantic():
     program = (
-        "import sys; import cesar.peer.folder, cesar.cli; "
+        "import sys; import cesar.peer.trust.folder, cesar.cli; "
         "print(sorted({'torch', 'grpc', 'pydantic'} & sys.modules.keys()))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -4,8 +4,8 @@ from itertools import product
 
 import pytest
 
-from cesar.peer.liveness import FORSAKEN, LONELY, NEAR, Liveness, Standing
-from cesar.peer.messages import HAS_SETTLED, Hello, Status
+from cesar.peer.driver.liveness import FORSAKEN, LONELY, NEAR, Liveness, Standing
+from cesar.peer.net.messages import HAS_SETTLED, Hello, Status
 
 ROUND, ROSTER, WALL = 5, 2, 1e9
 FAR = 1 << 40
@@ -33,7 +33,7 @@ def make(standing, peer=1, live=None):
         case Standing.APART:
             live.greeted(peer, hello(purpose="check"), WALL)
         case Standing.AHEAD:
-            live.told(peer, Status(ROUND + 1, ROUND + 1))
+            live.status_came(peer, Status(ROUND + 1, ROUND + 1))
         case Standing.SUSPECTED:
             live.suspect(peer)
     assert live.standing(peer, ROUND) is standing
@@ -52,11 +52,11 @@ EVENTS = {
     "it greets as one that trains": lambda live: live.greeted(1, hello(), WALL),
     "it greets as one that checks": lambda live: live.greeted(1, hello(purpose="check"), WALL),
     "it greets with another roster": lambda live: live.greeted(1, hello(roster=ROSTER - 1), WALL),
-    "it is in an earlier round": lambda live: live.told(1, Status(ROUND - 1, ROUND)),
-    "it is in this round": lambda live: live.told(1, Status(ROUND, ROUND + 1)),
-    "it is in a later round": lambda live: live.told(1, Status(ROUND + 1, ROUND + 2)),
-    "it has begun to settle": lambda live: live.told(1, Status(ROUND, ROUND, 300_000)),
-    "it has settled": lambda live: live.told(1, Status(ROUND, ROUND, HAS_SETTLED)),
+    "it is in an earlier round": lambda live: live.status_came(1, Status(ROUND - 1, ROUND)),
+    "it is in this round": lambda live: live.status_came(1, Status(ROUND, ROUND + 1)),
+    "it is in a later round": lambda live: live.status_came(1, Status(ROUND + 1, ROUND + 2)),
+    "it has begun to settle": lambda live: live.status_came(1, Status(ROUND, ROUND, 300_000)),
+    "it has settled": lambda live: live.status_came(1, Status(ROUND, ROUND, HAS_SETTLED)),
     "a frame comes": lambda live: live.heard(1),
     "a frame is refused": lambda live: live.blamed(1, "no", harmless=False),
     "it keeps us waiting": lambda live: live.suspect(1),
@@ -137,7 +137,7 @@ def test_a_single_neighbour_moves_nobody(said, begun):
     live = alone()
     for peer, round_ in ((1, said), (2, 10), (3, 9)):
         make(AWAITED, peer, live)
-        live.told(peer, Status(round_, round_))
+        live.status_came(peer, Status(round_, round_))
     assert live.next_round(10, FAR) == begun
 
 
@@ -145,7 +145,7 @@ def test_two_neighbours_are_followed_wherever_they_are():
     live = alone()
     for peer, round_ in ((1, 50_001), (2, 50_000), (3, 7)):
         make(AWAITED, peer, live)
-        live.told(peer, Status(round_, round_))
+        live.status_came(peer, Status(round_, round_))
     assert live.next_round(5, FAR) == 50_000
     live.disconnected(2)
     assert live.next_round(5, FAR) == 7
@@ -157,14 +157,14 @@ def test_more_than_half_are_followed_where_neighbours_are_a_round_apart(ahead, b
     live = alone(range(1, 5))
     for peer in range(1, 5):
         make(AWAITED, peer, live)
-        live.told(peer, Status(10, 11 if peer <= ahead else 10))
+        live.status_came(peer, Status(10, 11 if peer <= ahead else 10))
     assert live.next_round(10, FAR) == begun
 
 
 def test_who_averages_with_nobody_follows_a_single_neighbour():
     """Else two that come back together, each next to one that is up to date, would stay behind for ever."""
     live = make(AWAITED)
-    live.told(1, Status(50_000, 50_000))
+    live.status_came(1, Status(50_000, 50_000))
     for _ in range(LONELY):
         assert live.next_round(5, FAR) == 5
         live.ended(())
@@ -175,11 +175,11 @@ def test_who_averages_with_nobody_follows_a_single_neighbour():
 
 
 def test_who_is_in_step_with_two_follows_a_single_neighbour_late():
-    """Its groups may wait for somebody: a liar who is there alone must not take it away from those who wait with it."""
+    """They may wait for somebody: a liar who is there alone must not take it away from those who wait with it."""
     live = alone()
     for peer, round_ in ((1, 500), (2, 5), (3, 5)):
         make(AWAITED, peer, live)
-        live.told(peer, Status(round_, round_))
+        live.status_came(peer, Status(round_, round_))
     for _ in range(FORSAKEN):
         assert live.next_round(5, FAR) == 5
         live.ended(())
@@ -190,7 +190,7 @@ def test_a_lie_does_not_hide_a_neighbour_that_is_a_little_ahead():
     live = alone()
     for peer, round_ in ((1, 900_000), (2, 40), (3, 5)):
         make(AWAITED, peer, live)
-        live.told(peer, Status(round_, round_))
+        live.status_came(peer, Status(round_, round_))
     assert live.next_round(39, 100) == 40
     for _ in range(LONELY):
         live.ended(())
@@ -202,7 +202,7 @@ def test_rounds_begin_anew_under_another_roster():
     live = alone()
     for peer in (1, 2, 3):
         make(AWAITED, peer, live)
-        live.told(peer, Status(900_000, 900_000))
+        live.status_came(peer, Status(900_000, 900_000))
     assert live.next_round(5, FAR) == 900_000
     live.adopt([1, 2, 3], ROSTER + 1)
     assert (live.mine, live.next_round(0, FAR)) == (Status(0, 0), 0)
@@ -229,10 +229,10 @@ def test_frames_go_to_those_who_are_there_for_the_same_thing(standing):
 
 def test_a_status_of_the_past_does_not_clear_a_suspicion():
     live = make(SUSPECTED)
-    live.told(1, Status(ROUND - 1, ROUND - 1))
+    live.status_came(1, Status(ROUND - 1, ROUND - 1))
     assert live.neighbours[1].suspected
     live.mine = Status(ROUND - 1, ROUND - 1)
-    live.told(1, Status(ROUND - 1, ROUND - 1))
+    live.status_came(1, Status(ROUND - 1, ROUND - 1))
     assert not live.neighbours[1].suspected
 
 
@@ -275,12 +275,12 @@ def test_what_a_former_neighbour_does_is_passed_over():
 def test_who_trains_is_awaited_before_settling_and_who_settles_is_company():
     live = make(AWAITED)
     assert (live.training, live.company) == ({1}, {1})
-    live.told(1, Status(ROUND, ROUND, 300_000))
+    live.status_came(1, Status(ROUND, ROUND, 300_000))
     assert (live.training, live.company) == (frozenset(), frozenset())
     assert live.next_round(ROUND - NEAR, FAR) == ROUND, "both count the same rounds"
     live.mine = Status(ROUND, ROUND, 300_000)
     assert live.company == {1}
-    live.told(1, Status(ROUND, ROUND, 400_000))
+    live.status_came(1, Status(ROUND, ROUND, 400_000))
     assert live.company == frozenset(), "another share is another sum"
-    live.told(1, Status(ROUND, ROUND, HAS_SETTLED))
+    live.status_came(1, Status(ROUND, ROUND, HAS_SETTLED))
     assert (live.training, live.company) == (frozenset(), frozenset())

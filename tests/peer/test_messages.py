@@ -5,10 +5,9 @@ import json
 
 import pytest
 
+from cesar.base.errors import CesarError, Refusal
 from cesar.crypto.keys import VERSION
-from cesar.errors import CesarError
-from cesar.peer.chunks import Refusal
-from cesar.peer.messages import HAS_SETTLED, RELEASE, TRAINS, Hello, Status
+from cesar.peer.net.messages import HAS_SETTLED, RELEASE, TRAINS, Hello, Seen, Status
 
 HELLO = Hello(
     node=3,
@@ -17,16 +16,19 @@ HELLO = Hello(
     digest="cd" * 32,
     purpose="train",
     size=100,
-    status=Status(7, 8, 300000),
+    status=Status(7, 8, 300000, 1500),
     layout="2 tensors",
     time=1700000000.5,
     release="1.2",
     protocol=4,
+    instance="0123456789abcdef",
+    seen=Seen(2, 6),
 )
 BYTES = (
     b'{"protocol": 4, "cesar": "1.2", "node": 3, "network": "abababababababababababababababab", "roster": 2, '
     b'"digest": "' + b"cd" * 32 + b'", "purpose": "train", "satisfied": false, '
-    b'"size": 100, "layout": "2 tensors", "status": [7, 8, 300000], "time": 1700000000.5}'
+    b'"size": 100, "layout": "2 tensors", "status": [7, 8, 300000, 1500], "time": 1700000000.5, "instance": "0123456789abcdef", '
+    b'"seen": [2, 6, false]}'
 )
 
 
@@ -56,7 +58,7 @@ def test_a_release_that_says_nothing_of_being_satisfied():
     assert not Hello.from_bytes(json.dumps({**words, "satisfied": "yes"}).encode()).satisfied
 
 
-NEEDED = [key for key in json.loads(BYTES) if key != "satisfied"]
+NEEDED = [key for key in json.loads(BYTES) if key not in ("satisfied", "instance", "seen")]
 
 
 @pytest.mark.parametrize("key", NEEDED)
@@ -75,7 +77,9 @@ def test_what_is_no_greeting(data):
         Hello.from_bytes(data)
 
 
-@pytest.mark.parametrize("status", [[9, 3, 0], [3, 5, 0], [2**31, 2**31, 0], [-1, 0, 0], [2**40, 2**40, 0]])
+@pytest.mark.parametrize(
+    "status", [[9, 3, 0, 0], [3, 5, 0, 0], [2**31, 2**31, 0, 0], [-1, 0, 0, 0], [2**40, 2**40, 0, 0]]
+)
 def test_a_status_that_cannot_be(status):
     with pytest.raises(Refusal, match="a status that cannot be"):
         Hello.from_bytes(json.dumps({**json.loads(BYTES), "status": status}).encode())
@@ -84,15 +88,15 @@ def test_a_status_that_cannot_be(status):
 @pytest.mark.parametrize("mode", [-1, 1_000_001, 2**32])
 def test_a_mode_that_cannot_be(mode):
     with pytest.raises(Refusal, match="a mode that cannot be"):
-        Hello.from_bytes(json.dumps({**json.loads(BYTES), "status": [1, 1, mode]}).encode())
+        Hello.from_bytes(json.dumps({**json.loads(BYTES), "status": [1, 1, mode, 0]}).encode())
 
 
 def test_a_status_as_bytes():
-    told = bytes([7, 0, 0, 0, 8, 0, 0, 0, 9, 0, 0, 0])
-    assert Status(7, 8, 9).to_bytes() == told
-    assert Status.from_bytes(told) == Status(7, 8, 9)
+    told = bytes([7, 0, 0, 0, 8, 0, 0, 0, 9, 0, 0, 0, 1, 2, 0, 0])
+    assert Status(7, 8, 9, 513).to_bytes() == told
+    assert Status.from_bytes(told) == Status(7, 8, 9, 513)
     assert [Status(1, 1, mode).share for mode in (TRAINS, 1, 300_000, HAS_SETTLED)] == [0, 1, 300_000, 0]
-    for body in (b"", bytes(8), bytes(11), bytes(13)):
+    for body in (b"", bytes(12), bytes(15), bytes(17)):
         with pytest.raises(Refusal, match="wrong length"):
             Status.from_bytes(body)
 
@@ -102,7 +106,7 @@ CHANGES = [
     ({"network": "cd" * 16}, "it belongs to another network"),
     (
         {"digest": "ef" * 32},
-        "it has another roster of version 2 than this peer: members, groups or settings differ",
+        "it has another roster of version 2 than this peer: members, cells or settings differ",
     ),
     ({"size": 101}, "its model has 101 parameters, and this peer's has 100"),
     ({"layout": "3 tensors"}, "its model has 3 tensors, and this peer's has 2 tensors: as many parameters"),

@@ -6,8 +6,8 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from cesar.peer.pace import Pace
-from cesar.peer.peer import on_loop
+from cesar.peer.api.peer import on_loop
+from cesar.peer.driver.pace import Pace
 from support.lan import make_network, one_round, running, slow_down
 
 

@@ -10,12 +10,12 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from cesar.errors import ConfigError
-from cesar.peer.check import Check
-from cesar.peer.config import ENVIRONMENT, PeerConfig
-from cesar.peer.local import LocalNetwork
-from cesar.peer.peer import on_loop
-from cesar.peer.runtime import AsyncPeer
+from cesar.base.errors import ConfigError
+from cesar.peer.api.peer import on_loop
+from cesar.peer.driver.runtime import AsyncPeer
+from cesar.peer.ops.check import Check
+from cesar.peer.ops.processes import LocalNetwork
+from cesar.peer.trust.config import ENVIRONMENT, PeerConfig
 from support.lan import edit, make_network, one_round, running
 
 SECRETS = ("key.pem", "agreement.key", "certificate.pem", "ca.pem")
@@ -66,7 +66,8 @@ def test_a_peer_writes_to_its_state_alone(network, tmp_path):
             assert [len(report.contributors) for report in reports] == [2] * 3
 
     on_loop(scene())
-    assert {path.name for path in places["state"].iterdir()} == {"state.json", "state.lock", "frames"}
+    written = {path.name for path in places["state"].iterdir()}
+    assert written == {"state.json", "state.lock", "seen.json", "roster.used.json", "frames"}
     assert (listing(folder), listing(places["keys"])) == before
 
 

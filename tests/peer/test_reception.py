@@ -9,20 +9,20 @@ import grpc
 import networkx as nx
 import pytest
 
-from cesar.errors import Reason, RemoteProtocolError
+from cesar.base.errors import Reason, Refusal, RemoteProtocolError
 from cesar.methods import SecureAggregation
 from cesar.node import Node
-from cesar.peer import reception
-from cesar.peer.chunks import CHUNK, Message, Refusal
-from cesar.peer.engine import EngineThread
-from cesar.peer.identity import Identity
-from cesar.peer.link import HELLO_LIMIT, Link, Room
-from cesar.peer.liveness import Liveness
-from cesar.peer.membership import Membership
-from cesar.peer.messages import Hello, Status
-from cesar.peer.pace import Pace
-from cesar.peer.reception import Reception
-from cesar.peer.state import StateFile
+from cesar.peer.driver import reception
+from cesar.peer.driver.liveness import Liveness
+from cesar.peer.driver.membership import Membership
+from cesar.peer.driver.node_runner import NodeRunner
+from cesar.peer.driver.pace import Pace
+from cesar.peer.driver.reception import Reception
+from cesar.peer.driver.state import StateFile
+from cesar.peer.net.chunks import CHUNK, Message
+from cesar.peer.net.link import HELLO_LIMIT, Link, Room
+from cesar.peer.net.messages import Hello, Status
+from cesar.peer.trust.identity import Identity
 from support.lan import make_network
 
 SESSION = bytes(16)
@@ -41,7 +41,7 @@ class Desk:
         self.state = StateFile(folder / "state.json")
         self.membership = Membership(Identity.load(folder), network.roster, folder, self.state)
         self.liveness = Liveness("train", Status(), self.membership.hood.view, 1)
-        self.engine = EngineThread("test")
+        self.engine = NodeRunner("test")
         self.reception = Reception(
             self.greeting, self.liveness, self.membership, self.engine, Pace(1.0, 2.0), None
         )
@@ -68,7 +68,7 @@ def test_bad_frames_that_were_kept_count_at_the_next_one(network):
     async def story():
         desk = Desk(network)
         desk.begin()
-        desk.reception.meet(2, desk.greeting(2).to_bytes())
+        desk.reception.hello_from(2, desk.greeting(2).to_bytes())
         desk.liveness.connected(2)
         for _ in range(reception.MOST_REFUSALS + 1):
             desk.reception.refused(bad(2, Reason.UNEXPECTED))
@@ -97,9 +97,9 @@ def test_a_greeting_under_another_name_changes_nothing(network):
     async def story():
         desk = Desk(network)
         with pytest.raises(Refusal, match="that of node 2, but it says that it is node 0"):
-            desk.reception.meet(2, desk.greeting(0).to_bytes())
+            desk.reception.hello_from(2, desk.greeting(0).to_bytes())
         assert desk.liveness.neighbours[2].purpose == ""
-        desk.reception.meet(2, desk.greeting(2).to_bytes())
+        desk.reception.hello_from(2, desk.greeting(2).to_bytes())
         assert desk.liveness.neighbours[2].purpose == "train"
         await desk.engine.close()
 
@@ -166,7 +166,7 @@ def test_no_message_can_claim_memory(network, caplog):
         link = Link(2, Room(), desk.reception)
 
         async def greet():
-            link.meet(bytes([Message.HELLO]) + desk.greeting(2).to_bytes())
+            link.read_hello(bytes([Message.HELLO]) + desk.greeting(2).to_bytes())
 
         tracemalloc.start()
         try:
@@ -196,6 +196,6 @@ def test_a_greeting_that_cannot_be_shown_is_refused(network, changed):
         desk = Desk(network)
         words = {**json.loads(desk.greeting(2).to_bytes()), **changed}
         with pytest.raises(Refusal, match="its hello cannot be read"):
-            desk.reception.meet(2, json.dumps(words).encode())
+            desk.reception.hello_from(2, json.dumps(words).encode())
 
     asyncio.run(story())

@@ -22,23 +22,21 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from cesar import wire
+from cesar.base.errors import ConfigError
 from cesar.crypto.keys import VERSION
-from cesar.errors import ConfigError
-from cesar.peer import identity, keyfiles, link, reception, transport
-from cesar.peer.authority import Authority
-from cesar.peer.chunks import CHUNK, Message
-from cesar.peer.claims import Request
-from cesar.peer.config import session_of
-from cesar.peer.folder import Network
-from cesar.peer.identity import Identity
-from cesar.peer.messages import Status
-from cesar.peer.peer import on_loop
-from cesar.peer.roster import Roster
-from cesar.peer.runtime import AsyncPeer
-from cesar.peer.transcript import read
-from cesar.peer.transport import SERVICE
+from cesar.peer.api.peer import on_loop
+from cesar.peer.driver import reception
+from cesar.peer.driver.runtime import AsyncPeer
+from cesar.peer.driver.transcript import read
+from cesar.peer.net import link, transport
+from cesar.peer.net.chunks import CHUNK, Message
+from cesar.peer.net.messages import Status
+from cesar.peer.trust.authority import Authority
+from cesar.peer.trust.config import session_of
+from cesar.peer.trust.roster import Roster
+from cesar.protocol import wire
 from cesar.protocol.sender import Partner
+from support.enemy import Enemy, frames, issue, keys_of
 from support.lan import Lines, edit, make_network, met, one_round, running
 from support.waiting import until
 
@@ -54,7 +52,8 @@ def network(tmp_path):
 
 @pytest.fixture(autouse=True)
 def short_patience(monkeypatch):
-    """Nobody has ten seconds to say hello here."""
+    """Nobody has ten seconds to say hello here, and whoever was sent away may come back at once."""
+    monkeypatch.setattr(link, "LEFT_OUT", (0.0, 0.0))
     monkeypatch.setattr(transport, "HELLO_SECONDS", 1.0)
     quick = {"grpc.server_handshake_timeout_ms": 1000}
     monkeypatch.setattr(
@@ -77,67 +76,6 @@ async def averages(peers, rounds=1, seed=0, size=SIZE):
             assert report.missing == (0,)
             assert report.lost == 0
         np.testing.assert_allclose(vectors, np.broadcast_to(mean, vectors.shape), atol=1e-6)
-
-
-class Enemy:
-    """A connection to one honest peer, with somebody's keys."""
-
-    def __init__(self, keys: Identity | None, target: AsyncPeer, node: int = 0) -> None:
-        self.keys, self.target, self.node = keys, target, node
-
-    async def __aenter__(self):
-        member = self.target.roster.members[self.target.id]
-        chain = (None, None) if self.keys is None else (self.keys.tls_key, self.keys.certificate)
-        credentials = grpc.ssl_channel_credentials(member.certificate, *chain)
-        options = [
-            ("grpc.ssl_target_name_override", member.host_name),
-            ("grpc.use_local_subchannel_pool", 1),
-            ("grpc.max_send_message_length", -1),
-        ]
-        self.channel = grpc.aio.secure_channel(member.address, credentials, options=options)
-        self.call = self.channel.stream_stream(SERVICE)()
-        return self
-
-    async def __aexit__(self, *_):
-        self.call.cancel()
-        await self.channel.close()
-
-    async def send(self, kind: int, body: bytes = b"") -> None:
-        await self.call.write(bytes([kind]) + body)
-
-    async def hello(self, **changes) -> None:
-        """As an honest node would say it, but for the changes."""
-        words = {**json.loads(self.target.reception.hello()), "node": self.node, **changes}
-        await self.send(Message.HELLO, json.dumps(words).encode())
-
-    async def enter(self) -> None:
-        """Be let in."""
-        await self.hello()
-        assert (await self.call.read())[0] == Message.HELLO
-        await until(lambda: self.target.transport.links[self.node].up, 10)
-
-    async def fate(self) -> str:
-        """How the conversation ends, in the peer's words."""
-        words = ""
-        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.CancelledError):
-            async with asyncio.timeout(20):
-                while (message := await self.call.read()) is not grpc.aio.EOF:
-                    if message[0] == Message.REFUSED:
-                        words = message[1:].decode()
-        return words or (await self.call.details() or "")
-
-
-def keys_of(network: Network, node: int) -> Identity:
-    return Identity.load(network.folder / f"peer-{node}")
-
-
-def issue(authority: Authority, folder, node: int, now: datetime) -> Identity:
-    """Keys that an authority has signed, whether or not the roster lists them."""
-    csr = identity.make_keys(folder, authority.network, node)
-    certificate = authority.issue(Request(csr=csr), now=now, days=1)
-    (folder / keyfiles.CERTIFICATE).write_bytes(certificate)
-    (folder / keyfiles.CA_CERTIFICATE).write_bytes(authority.certificate)
-    return Identity.load(folder)
 
 
 # ── who is let in ───────────────────────────────────────────────────────────────────────────────────────
@@ -261,8 +199,8 @@ STRANGE_HELLOS = [
     ({"network": "00" * 16}, "it belongs to another network"),
     ({"size": SIZE + 1}, f"its model has {SIZE + 1} parameters, and this peer's has {SIZE}"),
     ({"digest": None}, "its hello cannot be read"),
-    ({"status": [2**31, 2**31, 0]}, "a status that cannot be"),
-    ({"status": [1, 1, 2**31]}, "a mode that cannot be"),
+    ({"status": [2**31, 2**31, 0, 0]}, "a status that cannot be"),
+    ({"status": [1, 1, 2**31, 0]}, "a mode that cannot be"),
     ({"status": "x" * 70_000}, "it does not begin with a hello"),
 ]
 
@@ -376,7 +314,7 @@ ATTACKS = {
     "a false roster": (lambda e: e.send(Message.ROSTER, struct.pack("<Q", 2) + b"{}"), "cannot be used"),
     "a short status": (lambda e: e.send(Message.STATUS, b"abc"), "a status of the wrong length"),
     "an impossible status": (
-        lambda e: e.send(Message.STATUS, struct.pack("<III", 9, 3, 0)),
+        lambda e: e.send(Message.STATUS, struct.pack("<IIII", 9, 3, 0, 0)),
         "a status that cannot be",
     ),
     "a hello that is none": (lambda e: e.send(Message.HELLO, b"[" * 60_000), "its hello cannot be read"),
@@ -397,11 +335,6 @@ def test_garbage_ends_the_conversation_and_nothing_else(network):
                     await log.says("node 0: ", expected)
 
     on_loop(attack())
-
-
-async def frames(enemy: Enemy, payloads) -> None:
-    for payload in payloads:
-        await enemy.send(Message.FRAME, struct.pack("<Q", len(payload)) + payload)
 
 
 def test_frames_that_are_no_frames(network):
@@ -477,11 +410,11 @@ def test_a_round_that_cannot_have_come_yet(network):
             await averages(peers)
             async with Enemy(keys_of(network, 0), peers[3]) as enemy:
                 await enemy.enter()
-                await enemy.send(Message.STATUS, struct.pack("<III", far, far, 0))
+                await enemy.send(Message.STATUS, struct.pack("<IIII", far, far, 0, 0))
                 told = await enemy.fate()
             assert told == f"it says that it is in round {far}, which cannot have come yet"
             async with Enemy(keys_of(network, 0), peers[3]) as enemy:
-                await enemy.hello(status=[far, far, 0])
+                await enemy.hello(status=[far, far, 0, 0])
                 assert "cannot have come yet" in await enemy.fate()
             await averages(peers, 2)
 
@@ -500,7 +433,7 @@ def test_one_liar_moves_nobody(network, ahead):
             await averages(peers)
             async with Enemy(keys_of(network, 0), peers[3]) as enemy:
                 await enemy.enter()
-                await enemy.send(Message.STATUS, struct.pack("<III", far, far, 0))
+                await enemy.send(Message.STATUS, struct.pack("<IIII", far, far, 0, 0))
                 await until(lambda: peers[3].neighbours[0].status.current == far, 10)
                 await averages(peers, 4)
                 assert [peer.next_round for peer in peers] == [5] * 4
@@ -520,18 +453,20 @@ def test_another_roster_is_the_way_back_from_a_round_that_liars_drove_up(network
             ):
                 for enemy in (one, two):
                     await enemy.enter()
-                    await enemy.send(Message.STATUS, struct.pack("<III", 90_000, 90_000, 0))
+                    await enemy.send(Message.STATUS, struct.pack("<IIII", 90_000, 90_000, 0, 0))
                 await until(lambda: peers[2].next_round == 90_000, 10)
                 report = await peers[2].average_vector(models()[0])
                 assert (report.round, report.contributors) == (90_000, ())
             old = network.roster.raw
             network.remove(0, connect=True, now=datetime.now(UTC))
-            for t in range(3):
+            for t in range(6):  # on a busy machine one may miss a round; then there is another
                 reports = await one_round(peers, models(t)[1:])
-            assert [report.round for report in reports] == [2] * 3
+                if t >= 2 and all(len(report.contributors) == 2 for report in reports):
+                    break
+            assert [report.round for report in reports] == [t] * 3
             assert [len(report.contributors) for report in reports] == [2] * 3
         state = json.loads((network.folder / "peer-4" / "state.json").read_text())
-        assert (state["next_round"], state["roster"]) == (3, 2)
+        assert (state["next_round"], state["roster"]) == (t + 1, 2)
         (network.folder / "peer-4" / "roster.json").write_bytes(old)
         with pytest.raises(ConfigError, match="older than version 2"):
             AsyncPeer.load(network.folder / "peer-4")
@@ -712,7 +647,7 @@ def test_a_frame_that_is_never_finished(network):
                 await enemy.send(Message.FRAME, begun(CHUNK + 1000))
                 await averages(peers, 4, size=LONG)
                 # The first of these rounds waited for it until the deadline, the others did not.
-                assert peers[3].totals.last.seconds < 0.4 * peers[3].patience
+                assert peers[3].totals.recent[-1].seconds < 0.4 * peers[3].patience
 
     on_loop(attack())
 

@@ -9,14 +9,14 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from cesar.errors import ConfigError, MembershipError
-from cesar.peer.claims import Request, read_authority
-from cesar.peer.folder import Network
-from cesar.peer.identity import Identity, make_keys, renewal
-from cesar.peer.member import Member
-from cesar.peer.peer import on_loop
-from cesar.peer.roster import Roster
-from cesar.peer.runtime import AsyncPeer
+from cesar.base.errors import ConfigError, MembershipError
+from cesar.peer.api.peer import on_loop
+from cesar.peer.driver.runtime import AsyncPeer
+from cesar.peer.trust.certificates import Request, read_authority
+from cesar.peer.trust.folder import Network
+from cesar.peer.trust.identity import Identity, make_keys, renewal
+from cesar.peer.trust.member import Member
+from cesar.peer.trust.roster import Roster
 from support.commands import agreed, call
 from support.lan import Lines, make_network, met, one_round, running
 from support.waiting import until
@@ -71,7 +71,7 @@ def test_a_running_peer_changes_its_certificate(network):
                 await taken_up(peers)  # node 2 still shows its old certificate
                 new = peers[0].roster.members[2]
                 assert (peers[0].roster.version, new.former) == (2, old.certificate)
-                assert new.agreement_key == old.agreement_key
+                assert new.agreement_key != old.agreement_key  # with which masks are made from now on
                 await averages(peers)
                 (folder / "certificate.pem").write_bytes((signed / "certificate.pem").read_bytes())
                 await one_round(peers, np.zeros((5, SIZE), np.float32))  # its links begin anew
@@ -91,10 +91,12 @@ def test_a_running_peer_changes_its_certificate(network):
 def test_a_peer_that_starts_with_either_certificate_is_let_in(network, tmp_path):
     folder = network.folder / "peer-2"
     before = (folder / "certificate.pem").read_bytes()
-    renewed = network.renew(Request(csr=renewal(folder)), now=datetime.now(UTC), days=30)
+    renewed = network.renew(renewal(folder), now=datetime.now(UTC), days=30)
     assert renewed.roster.members[2].until > datetime.now(UTC) + timedelta(days=13)
-    assert renewal(folder) != before
-    assert len(list(folder.glob("key*.pem"))) == 2, "a key that waits for its certificate is used again"
+    assert renewal(folder).node.agreement_key == renewed.roster.members[2].agreement_key
+    assert [len(list(folder.glob(f"{kind}*"))) for kind in ("key", "agreement")] == [2, 2], (
+        "a key that waits for its certificate is used again"
+    )
 
     async def scene():
         async with running(network, EVERYBODY) as peers:
@@ -125,7 +127,7 @@ def signed_with(network, member):
 def test_after_the_overlap_the_old_certificate_is_worthless(network):
     """Node 2 never takes up the new one: its links end with the overlap, and it stops."""
     old, folder = network.roster.members[2], network.folder / "peer-2"
-    certificate = network.authority.issue(Request(csr=renewal(folder)), now=datetime.now(UTC), days=30)
+    certificate = network.authority.issue(renewal(folder), now=datetime.now(UTC), days=30)
 
     async def scene():
         async with running(network, EVERYBODY) as peers:
@@ -152,8 +154,33 @@ def test_other_keys_count_at_once(network, tmp_path):
     assert network.renew(request, now=datetime.now(UTC), days=30).roster.members[2].former is None
 
 
+def test_only_the_holder_of_a_certificate_continues_it(network, tmp_path):
+    """A proof by another key, over another request, or of another peer brings no overlap."""
+    honest = renewal(network.folder / "peer-2")
+    assert honest.follows(network.roster.members[2].certificate)
+    assert not honest.follows(network.roster.members[3].certificate)
+    thief = Request(csr=make_keys(tmp_path / "new", "lan", 2), continues=honest.continues)
+    assert not thief.follows(network.roster.members[2].certificate)
+    path = tmp_path / "request.json"
+    path.write_bytes(honest.to_bytes())
+    assert Request.load(path) == honest
+    path.write_bytes(honest.to_bytes().replace(honest.continues.hex().encode(), b"xy"))
+    with pytest.raises(ConfigError, match="its proof cannot be read"):
+        Request.load(path)
+
+
+def test_a_key_that_is_not_there(network):
+    """The roster names an agreement key that this site has lost: it says so, and stops."""
+    folder = network.folder / "peer-2"
+    network.renew(renewal(folder), now=datetime.now(UTC), days=30)
+    AsyncPeer.load(folder)
+    (folder / "agreement-2.key").unlink()
+    with pytest.raises(ConfigError, match="names an agreement key for node 2 that is not in"):
+        AsyncPeer.load(folder)
+
+
 def test_a_stolen_certificate_gets_no_overlap(network):
-    request = Request(csr=renewal(network.folder / "peer-2"))
+    request = renewal(network.folder / "peer-2")
     renewed = network.renew(request, now=datetime.now(UTC), days=30, overlap=0)
     assert renewed.roster.members[2].former is None
     with pytest.raises(ConfigError, match="lists another certificate for node 2"):

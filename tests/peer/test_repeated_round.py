@@ -11,7 +11,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from cesar.peer.peer import on_loop
+from cesar.peer.api.peer import on_loop
 from support import replay
 from support.lan import make_network, one_round, running
 

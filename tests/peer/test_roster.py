@@ -15,14 +15,14 @@ from cryptography.hazmat.primitives.serialization import Encoding, load_pem_priv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cesar.errors import ConfigError
-from cesar.peer import roster as roster_module
-from cesar.peer.authority import Authority
-from cesar.peer.claims import Request
-from cesar.peer.identity import make_keys
-from cesar.peer.member import Member
-from cesar.peer.roster import Roster
-from cesar.topology import neighbourhoods
+from cesar.base.errors import ConfigError
+from cesar.graph.neighbourhood import neighbourhoods
+from cesar.peer.trust import roster as roster_module
+from cesar.peer.trust.authority import Authority
+from cesar.peer.trust.certificates import Request
+from cesar.peer.trust.identity import make_keys
+from cesar.peer.trust.member import Member
+from cesar.peer.trust.roster import Roster
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 NETWORK_ID = bytes(range(16))
@@ -54,7 +54,7 @@ class World:
         content = change(content) or content
         spelled = json.dumps({"roster": content, "signature": ""}, sort_keys=True, indent=2)
         message = (
-            b"cesar roster 2\0" + spelled[len('{\n  "roster": ') : -len(',\n  "signature": ""\n}')].encode()
+            b"cesar roster 3\0" + spelled[len('{\n  "roster": ') : -len(',\n  "signature": ""\n}')].encode()
         )
         signature = base64.b64encode((authority or self.ca).sign(message)).decode()
         return (
@@ -80,7 +80,7 @@ def test_what_a_roster_says(world):
     for i, member in roster.members.items():
         certificate = x509.load_pem_x509_certificate(member.certificate)
         assert (member.id, member.name, member.address) == (i, f"site {i}", f"127.0.0.1:{7400 + i}")
-        assert member.agreement_key == world.requests[i].claim.agreement_key
+        assert member.agreement_key == world.requests[i].node.agreement_key
         assert member.host_name == f"node-{i}.demo.cesar"
         assert (member.starts, member.expires) == (NOW - timedelta(minutes=5), NOW + timedelta(days=365))
         assert member.fingerprint == hashlib.sha256(certificate.public_bytes(Encoding.DER)).digest()
@@ -261,21 +261,9 @@ def of_peer(name, value):
         (field("surprise", 1), "update cesar"),
         (field("version", "5"), "update cesar"),
         (field("peers", [3]), "update cesar"),
-        (field("settings", {"group_size": "3"}), "update cesar"),
-        (field("settings", {"group_size": True}), "update cesar"),
         (field("settings", {"share": [0.3]}), "update cesar"),
         (field("settings", []), "update cesar"),
-        (field("settings", {"group_size": 1}), "group_size is 1"),
-        (field("settings", {"group_size": 3}), "the roster's groups cannot be: node 1 has 2 neighbour"),
-        (field("draws", []), "update cesar"),
-        (field("draws", {"1": 2}), "draw 2 of node 1"),
-        (lambda content: {**content, "settings": {"group_size": 2}, "draws": {"3": 2}}, "draw 2 of node 3"),
-        (lambda content: {**content, "settings": {"group_size": 2}, "draws": {"1": 0}}, "draw 0 of node 1"),
-        (
-            lambda content: {**content, "settings": {"group_size": 2}, "draws": {"1": 2**32}},
-            "draw 4294967296 of node 1",
-        ),
-        (lambda content: {**content, "settings": {"group_size": 2}, "draws": {"01": 1}}, "draw 1 of node 01"),
+        (field("draws", {}), "update cesar"),
         (field("network_id", "00"), "32 hexadecimal digits"),
         (field("network_id", "0A" * 16), "32 hexadecimal digits"),
         (field("issued", "yesterday"), "ISO time"),
@@ -294,6 +282,76 @@ def test_what_even_the_authority_may_not_sign(world, change, complaint):
     world.refused(world.forge(change), complaint)
 
 
+CELLS = {"name": "cells", "size": 3, "collusion": 1, "graph": "exponential"}
+
+
+def celled(cells, **settings):
+    """The four members in cells."""
+
+    def change(content):
+        for peer in content["peers"]:
+            peer["neighbours"] = []
+        return {**content, "settings": {**CELLS, **settings}, "cells": cells}
+
+    return change
+
+
+def test_a_roster_lists_cells(world):
+    roster = Roster.parse(world.forge(celled([[0, 1, 4, 7]])), world.ca.certificate)
+    assert roster.plan.cells == ((0, 1, 4, 7),)
+    assert (roster.plan.least, roster.plan.collusion) == (3, 1)
+    assert nx.utils.graphs_equal(nx.Graph(roster.graph), nx.complete_graph([0, 1, 4, 7]))
+    assert world.roster.plan is None
+    signed = Roster.sign(
+        world.ca,
+        world.members.values(),
+        None,
+        network_id=NETWORK_ID,
+        version=6,
+        now=NOW,
+        settings={**CELLS, "size": 2, "collusion": 0},
+        cells=[(0, 4), (7, 1)],
+    )
+    assert signed.plan.cells == ((0, 4), (1, 7))
+    assert sorted(map(sorted, signed.graph.edges)) == [[0, 1], [0, 4], [1, 7], [4, 7]]
+    with pytest.raises(nx.NetworkXError):
+        signed.graph.add_edge(0, 7)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (field("cells", [[0, 1, 4, 7]]), "its method has none; sign it again without"),
+        (field("cells", 3), "update cesar"),
+        (celled(None), "lists no cells"),
+        (celled([]), "node 0 is in no cell; put it into one"),
+        (celled([[0, 1, 4]]), "node 7 is in no cell"),
+        (celled([[0, 1, 4, 7, 9]]), "node 9 is in a cell, but it is no peer"),
+        (celled([[0, 1, 4], [1, 4, 7]]), "a node is in two cells"),
+        (celled([[0, 1, 4, 4, 7]]), "a node is in two cells"),
+        (celled([[0, 4, 1, 7]]), "ascending"),
+        (celled([[0, 1], [4, 7]]), "cell 0: 2 member.*at least 3.*merge two"),
+        (celled([[0, 1, 4, 7]], collusion=3), "members of 4 owner.*among 5"),
+        (celled([[0, 1, 4, 7]], size="4"), "update cesar"),
+        (celled([[0, 1, 4, 7]], collusion=None), "update cesar"),
+        (celled([[0, 1, 4, 7]], graph=None), "update cesar"),
+        (celled([[0, 1], [4, 7]], size=2, collusion=0, graph="moon"), "the graph of 2 cells"),
+        (celled([["0", 1, 4, 7]]), "update cesar"),
+        (celled([{"0": 1}]), "update cesar"),
+        (
+            lambda content: {**content, "settings": CELLS, "cells": [[0, 1, 4, 7]]},
+            "node 0 lists neighbours, but they follow from the cells",
+        ),
+        (
+            lambda content: deaf(content := celled([[0, 1, 4, 7]])(content)) or content,
+            "nodes 1 and 4 are neighbours, but neither has an address",
+        ),
+    ],
+)
+def test_cells_that_even_the_authority_may_not_sign(world, change, complaint):
+    world.refused(world.forge(change), complaint)
+
+
 def test_certificates_of_a_rival_are_refused(world):
     with pytest.raises(ConfigError, match="the certificate of node 4: another authority signed it"):
         world.signed(_4=world.member(4, world.rival))
@@ -303,8 +361,8 @@ def test_the_agreement_key_of_another_is_refused(world, tmp_path):
     """The authority signs a request that claims node 0's agreement key."""
     make_keys(tmp_path, "demo", 9)
     tls = load_pem_private_key((tmp_path / "key.pem").read_bytes(), None)
-    claim = world.requests[0].claim
-    thief = type(claim)(9, "demo", claim.agreement_key)
+    named = world.requests[0].node
+    thief = type(named)(9, "demo", named.agreement_key)
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, thief.host_name)])
     builder = x509.CertificateSigningRequestBuilder().subject_name(name)
     csr = builder.add_extension(thief.extension(), critical=False).sign(tls, hashes.SHA256())

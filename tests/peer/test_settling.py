@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 import torch
 
+from cesar.base.errors import DataError
 from cesar.cli.peer import _settle
-from cesar.errors import DataError
-from cesar.peer.config import session_of
-from cesar.peer.peer import on_loop
-from cesar.peer.runtime import AsyncPeer
+from cesar.peer.api.peer import on_loop
+from cesar.peer.driver.runtime import AsyncPeer
+from cesar.peer.trust.config import session_of
 from support.lan import Lines, make_network, met, running, slow_down
 from support.waiting import until
 
 SIZE, PEERS = 4000, 5
-METHOD = 'name = "cesar"\nsparsifier = "topk"\nshare = 0.1\ngroup_size = 2\nmemory = true\nring_bits = 32'
+METHOD = 'name = "cesar"\nsparsifier = "topk"\nshare = 0.1\nmemory = true\nring_bits = 32'
 
 PATIENT = "floor = 20.0\nceiling = 60.0"
 """Where nobody is away, nobody is to be left behind on a busy machine."""
@@ -50,7 +50,9 @@ def test_models_meet_at_their_mean(network):
             assert all(report.contributors == tuple(i for i in range(PEERS) if i != peer.id)
                        for peer, each in zip(peers, reports, strict=True) for report in each)  # fmt: skip
             assert spread(rows) < apart / 50
-            assert np.abs(rows.mean(axis=0) - mean).mean() < apart / 4
+            assert (
+                np.abs(rows.mean(axis=0) - mean).mean() < apart / 2
+            )  # half of the values, drawn anew for each receiver
             shared = np.mean([report.shared for each in reports for report in each])
             assert abs(shared - 0.5) < 0.02
 
@@ -84,11 +86,7 @@ def test_who_trains_and_who_settles_never_share_a_sum(network):
                 assert (await trains).contributors == ()
                 assert log.said("settles without neighbour(s) 3, which still train")
             assert np.array_equal(rows[3], before[3])
-            for peer, each in zip(settlers, reports, strict=True):
-                with_it = next(group for group in network.roster.groups[peer.id] if 3 in group)
-                for report in each:
-                    assert not set(report.contributors) & set(with_it)
-                    assert report.silent == ((with_it, (3,)),)
+            assert not any(3 in report.contributors for each in reports for report in each)
             await until(
                 lambda: all(len(peer.liveness.company) == 4 for peer in peers)
             )  # all know that all have settled

@@ -13,17 +13,17 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from cesar.errors import ConfigError, LocalProtocolError
-from cesar.peer import state as states
-from cesar.peer.runtime import AsyncPeer
-from cesar.peer.state import State, StateFile
+from cesar.base.errors import ConfigError, LocalProtocolError
+from cesar.peer.driver import state as states
+from cesar.peer.driver.runtime import AsyncPeer
+from cesar.peer.driver.state import State, StateFile
 from support.lan import make_network
 
 WRITER = textwrap.dedent(
     """
     import os, signal, sys
     from pathlib import Path
-    from cesar.peer.state import StateFile
+    from cesar.peer.driver.state import StateFile
 
     def killed_at(step):
         def count(*_):

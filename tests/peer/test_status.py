@@ -7,10 +7,13 @@ import re
 
 import networkx as nx
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 
-from cesar.errors import ConfigError, Reason, RemoteProtocolError
-from cesar.peer.runtime import AsyncPeer
-from cesar.peer.status import StatusPage, _is_here, _page, _split
+from cesar.base.errors import ConfigError, Reason, RemoteProtocolError
+from cesar.peer.driver.report import RECENT, Report
+from cesar.peer.driver.runtime import AsyncPeer
+from cesar.peer.ops.status import HEADERS, StatusPage, _Metrics, _page, snapshot
+from cesar.peer.trust.address import host_in, is_this_machine
 from support.lan import edit, free_ports, make_network
 
 NEAR = {
@@ -29,14 +32,15 @@ NOW = {
     "roster": 3,
     "round": 7,
     "rounds_done": 6,
+    "disk": "",
     "shared": 0.3012,
     "bytes": {"values": 1_234_567, "control": 2},
     "figures": {"test_loss": 0.123456, "accuracy": 0.5},
     "neighbours": [NEAR],
     "settling": False,
-    "groups": [],
+    "recent": [],
+    "cell": None,
 }
-GROUP = {"words": "{1, 5 a & b}", "told": ""}
 
 
 def test_the_page_sums_up_and_escapes():
@@ -62,7 +66,7 @@ def test_half_characters_do_not_break_the_page():
     ],
 )  # fmt: skip
 def test_whom_the_page_answers(name, here):
-    assert _is_here(_split(name)[0]) is here
+    assert is_this_machine(host_in(name)) is here
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
@@ -74,6 +78,7 @@ def test_the_page_is_served_to_those_who_ask_for_this_machine(host, tmp_path):
     async def story():
         page = StatusPage(AsyncPeer.load(folder))
         try:
+            assert (await asyncio.to_thread(headers_of, host, port)).items() >= HEADERS.items()
             return [await asyncio.to_thread(ask, host, port, name) for name in (None, "evil.example")]
         finally:
             page.close()
@@ -197,6 +202,15 @@ def ask(host, port, name=None, *, path="/status.json", headers=None):
         connection.close()
 
 
+def headers_of(host, port):
+    connection = http.client.HTTPConnection(host.strip("[]"), port, timeout=10)
+    try:
+        connection.request("GET", "/")
+        return dict(connection.getresponse().getheaders())
+    finally:
+        connection.close()
+
+
 def test_before_the_first_round_nothing_is_shared_or_shown():
     page = _page({**NOW, "shared": None, "figures": {}})
     assert "shared" not in page
@@ -216,10 +230,69 @@ def test_links(changed, shown):
     assert shown in _page({**NOW, "neighbours": [{**NEAR, **changed}]})
 
 
-def test_groups_in_words():
-    wait = "group {2, 4} waits for 4, missing since round 3"
-    page = _page({**NOW, "groups": [GROUP, {"words": "{2, 4}", "told": wait}], "settling": True})
-    assert "<p>Hears {1, 5 a &amp; b} and {2, 4}: sums over whole groups, always the same ones.</p>" in page
-    assert "<p class=down>Group {2, 4} waits for 4, missing since round 3.</p>" in page
-    assert "Round 7 (settling), 6 done" in page
-    assert "Hears" not in _page(NOW)
+def test_the_state_of_neighbours_at_a_glance():
+    assert "<p class=up>1 of 1 neighbours are there</p>" in _page(NOW)
+    away = {**NEAR, "id": 4, "name": "<i>", "up": False}
+    page = _page({**NOW, "neighbours": [NEAR, away]})
+    assert "<p class=down>1 of 2 neighbours are there · awaited: 4 &lt;i&gt;</p>" in page
+
+
+def test_the_last_rounds_are_told_one_by_one(tmp_path):
+    """Whatever their number, the page tells the latest, newest first, and who was missing in each."""
+    network = make_network(tmp_path / "net", nx.complete_graph(3))
+    peer = AsyncPeer.load(network.folder / "peer-1")
+    assert "The last rounds" not in _page(snapshot(peer))
+    for round_ in range(RECENT + 3):
+        missing = (2,) if round_ % 2 else ()
+        sent = {"values": 1000 + round_, "control": 0, "coordination": 0, "metadata": 0}
+        peer.totals.add(
+            Report(
+                round=round_, contributors=(0,), missing=missing, shared=0.25, lost=0, bytes=sent, seconds=1.5
+            )
+        )
+    told = snapshot(peer)["recent"]
+    assert [one["round"] for one in told] == list(range(RECENT + 2, 2, -1))
+    assert [one["missing"] for one in told[:2]] == ["", "2"]
+    last = RECENT + 1
+    row = f"<tr><td class=n>{last}<td class=n>1<td class=down>2<td class=n>25.0%<td class=n>{1000 + last:,}<td class=n>1.50</tr>"
+    assert row in _page(snapshot(peer))
+
+
+def test_a_cell_on_the_page_and_in_the_metrics(tmp_path):
+    """Who is in it, who is awaited since when, how old what it heard is, and what is in no sum yet."""
+    network = make_network(tmp_path / "net", nx.empty_graph(8), 'name = "cells"\nsize = 4')
+    peer = AsyncPeer.load(network.folder / "peer-0")
+    others = network.roster.plan.place(0).view
+    assert snapshot(peer)["cell"]["members"] == list(others)
+    sent = {"values": 1, "control": 0, "coordination": 0, "metadata": 0}
+    for round_, missing in ((3, ()), (4, others[:1]), (5, others[:1])):
+        peer.totals.add(
+            Report(
+                round=round_,
+                contributors=tuple(node for node in others if node not in missing),
+                missing=missing,
+                shared=1.0,
+                lost=0,
+                bytes=sent,
+                seconds=1.0,
+                summed=not missing,
+                heard={1: 2},
+                unsent=0.5 if missing else 0.0,
+            )
+        )
+    page = _page(snapshot(peer))
+    named = f"{others[0]}, {others[1]} and {others[2]}"
+    assert (
+        f"In a cell with {named}: what this peer trains is only ever seen added to what they train." in page
+    )
+    assert f"The cell waits for {others[0]}, since round 4." in page
+    assert "Heard cell 1, 2 round(s) old." in page
+    assert "an update of length 0.5." in page
+    assert "the cell did not add up last time" in page
+    registry = CollectorRegistry()
+    registry.register(_Metrics(peer))
+    metrics = generate_latest(registry).decode()
+    assert f'cesar_awaited_since{{member="{others[0]}"}} 4.0' in metrics
+    assert 'cesar_heard_age_rounds{cell="1"} 2.0' in metrics
+    assert "cesar_summed 0.0" in metrics
+    assert "cesar_unsent 0.5" in metrics

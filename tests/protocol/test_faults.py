@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cesar import ring
-from cesar.errors import PrivacyError, Reason
-from cesar.indices import IndexSet
-from cesar.protocol import AggregateReady, FrameRejected, grouped, masked
+from cesar.base.errors import PrivacyError, Reason
+from cesar.kernels import ring
+from cesar.protocol import AggregateReady, FrameRejected, masked
 from cesar.protocol.receiver import Receiver
 from support.bench import ME, Bench
 
@@ -46,10 +45,7 @@ def run(bench):
         ("relay", masked, "write_masked"),
         ("relay", masked, "_as_seen_by"),
         ("secure", masked, "kept_positions"),
-        ("coordinated", masked.Share, "allocate"),
-        ("groups-topk", grouped, "write_grouped"),
-        ("groups-topk", IndexSet, "within"),
-        ("groups-random", grouped.Share, "allocate"),
+        ("random", masked.Share, "allocate"),
     ],
 )
 def test_a_frame_that_cannot_be_made(name, owner, function, error, monkeypatch):
@@ -72,8 +68,6 @@ def test_a_frame_that_cannot_be_made(name, owner, function, error, monkeypatch):
     [
         ("relay", ring, "largest_exponents"),
         ("relay", Receiver, "average"),
-        ("groups-topk", grouped, "terms_of"),
-        ("groups-topk", grouped.GroupedRound, "_average"),
     ],
 )
 def test_a_round_that_cannot_be_settled(name, owner, function, monkeypatch):

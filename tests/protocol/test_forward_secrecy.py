@@ -14,20 +14,19 @@ from itertools import product
 
 import networkx as nx
 import numpy as np
-import pytest
 
 import cesar
-from cesar import bits, packing, ring
 from cesar.crypto.keys import KeyPair, Keyring, PairSecret, RoundId, digest_positions, hkdf_extract, mask_key
 from cesar.crypto.keystream import Keystream
+from cesar.kernels import bits, packing, ring
 from cesar.protocol.sender import wants_negation
+from cesar.protocol.wire import Announce, Kind, Share, members_to_bytes, read_header
 from cesar.sim.wires import Wires
-from cesar.wire import Announce, Kind, Share, members_to_bytes, read_header
 from support.harness import SESSIONS, Case, key_pair
 
 SIZE, EPOCH = 40, 3
 GRAPH = nx.complete_graph(5)
-METHODS = {"groups": cesar.SecureAggregation(group_size=2, ring_bits=32), "single": cesar.SecureAggregation()}
+METHOD = cesar.SecureAggregation()
 
 
 class StaticKeys:
@@ -55,9 +54,9 @@ def ephemeral_keys(session, node):
 class Thief:
     """All frames of the rounds 0 to EPOCH, and what can be taken from the nodes after them."""
 
-    def __init__(self, method, keys):
+    def __init__(self, keys):
         vectors = np.random.default_rng(1).uniform(-1, 1, (len(GRAPH), SIZE)).astype(np.float32)
-        self.case = Case(graph=GRAPH, method=METHODS[method], vectors=vectors, keys=keys)
+        self.case = Case(graph=GRAPH, method=METHOD, vectors=vectors, keys=keys)
         self.nodes = {i: self.case.node(i) for i in GRAPH}
         self.tokens, self.scales, self.shares = {}, {}, {}
         for round_ in range(EPOCH + 1):
@@ -78,7 +77,7 @@ class Thief:
 
     def record(self, sender, recipient, frame):
         header, body = read_header(bytes(frame.payload))
-        round_ = header.attempt.round_
+        round_ = header.round_id.round_
         if frame.kind is Kind.ANNOUNCE:
             self.tokens[round_, sender] = Announce.decode(body, 1).token
         elif frame.kind is Kind.SHARE:
@@ -122,21 +121,17 @@ class Thief:
     def values(self, round_, sender, receiver):
         """What a share hides, or None."""
         share = self.shares[round_, sender, receiver]
-        kind = (
-            np.uint64 if self.case.method.group_size else np.uint32
-        )  # groups mask wider words than they send
-        words = packing.unpack(share.values, 32, SIZE).astype(kind) << kind(8 * kind().nbytes - 32)
+        words = packing.unpack(share.values, 32, SIZE).copy()
         for partner in share.partners:
             key = self.key(round_, sender, receiver, partner)
             if key is None:
                 return None
-            mask = np.empty(SIZE, dtype=kind)
+            mask = np.empty(SIZE, dtype=np.uint32)
             Keystream(key.key).fill(mask)
             words += mask if wants_negation(sender, partner) else -mask
         exponent = self.scales[round_, receiver][0] - ring.EXPONENT_BIAS
         grid = ring.binary_grid(32, np.array([SIZE]), [exponent], len(GRAPH) - 1)
-        upper = (words >> kind(8 * kind().nbytes - 32)).astype(np.uint32)
-        return upper.view(np.int32) / grid.scales
+        return words.view(np.int32) / grid.scales
 
     def reads(self, round_):
         """How many shares of a round are read; what is read is right."""
@@ -148,35 +143,31 @@ class Thief:
         return read
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_the_masks_of_past_epochs_cannot_be_made_again(method):
-    thief = Thief(method, ephemeral_keys)
+def test_the_masks_of_past_epochs_cannot_be_made_again():
+    thief = Thief(ephemeral_keys)
     assert len(thief.shares) == (EPOCH + 1) * 20
     assert [thief.reads(round_) for round_ in range(EPOCH)] == [0] * EPOCH
     assert thief.reads(EPOCH) == 20, "what remains: the rounds since the last change of keys"
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_with_long_lived_keys_alone_every_round_could_be_read(method):
-    thief = Thief(method, StaticKeys)
+def test_with_long_lived_keys_alone_every_round_could_be_read():
+    thief = Thief(StaticKeys)
     assert [thief.reads(round_) for round_ in range(EPOCH + 1)] == [20] * (EPOCH + 1)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_long_lived_keys_alone_open_nothing(method):
-    thief = Thief(method, ephemeral_keys)
+def test_long_lived_keys_alone_open_nothing():
+    thief = Thief(ephemeral_keys)
     thief.take([])
     assert [thief.reads(round_) for round_ in range(EPOCH + 1)] == [0] * (EPOCH + 1)
 
 
-@pytest.mark.parametrize(("method", "shares"), [("groups", 8), ("single", 4)])
-def test_the_memory_of_one_node_opens_what_it_has_masked_since_its_key_is_new(method, shares):
-    """Its own four shares; and in groups of two those of its partners, which carry no mask but its own."""
+def test_the_memory_of_one_node_opens_what_it_has_masked_since_its_key_is_new():
+    """Its own four shares."""
     rings = {}
 
     def kept(session, node):
         return rings.setdefault(node, ephemeral_keys(session, node))
 
-    thief = Thief(method, kept)
+    thief = Thief(kept)
     thief.take([rings[2]._own, *rings[2]._secrets.values()])
-    assert [thief.reads(round_) for round_ in range(EPOCH + 1)] == [*[0] * EPOCH, shares]
+    assert [thief.reads(round_) for round_ in range(EPOCH + 1)] == [*[0] * EPOCH, 4]

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import cesar
-from cesar.errors import Reason
+from cesar.base.errors import Reason
 from cesar.node import Node
-from cesar.wire import Kind
+from cesar.protocol.wire import Kind
 from support.harness import Case, outcome, refused
 
 LIAR, SIZE = 3, 64
@@ -19,8 +19,6 @@ METHODS = {
     "relay": cesar.Cesar(sparsifier=cesar.TopK(1.0)),
     "direct": cesar.Cesar(sparsifier=cesar.TopK(1.0), coordination="direct"),
     "secure": cesar.SecureAggregation(),
-    "groups": cesar.SecureAggregation(group_size=2, ring_bits=32),
-    "groups-topk": cesar.Cesar(sparsifier=cesar.TopK(1.0), group_size=3, ring_bits=32),
     "plain": cesar.DPSGD(weights="arrived"),
 }
 every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
@@ -71,8 +69,8 @@ def test_what_is_not_finite_replaces_nothing(method):
     for i, node in nodes.items():
         result = outcome(node)
         assert np.isfinite(result.vector).all()
+        kept += result.overflowed
         if result.overflowed:
-            kept += 1
             np.testing.assert_array_equal(result.vector, case.vectors[i])
             assert (result.contributors, result.lost) == ((), 0)
     assert kept > 0, "the lie did no harm, so nothing was tested"
@@ -82,7 +80,7 @@ def bounded(case, i, bits):
     """A node that takes announcements up to 2^bits times its own scale."""
     node = Node(
         i,
-        case.settled,
+        case.method,
         SIZE,
         session=case.session,
         keys=case.keys(case.session, i),
@@ -92,7 +90,7 @@ def bounded(case, i, bits):
     return node
 
 
-@pytest.mark.parametrize("name", ["relay", "direct", "secure", "groups", "groups-topk"])
+@pytest.mark.parametrize("name", ["relay", "direct", "secure"])
 def test_a_scale_far_above_the_own_is_refused(name):
     case = case_with_a_liar(METHODS[name])
     nodes = {i: bounded(case, i, 255 if i == LIAR else 16) for i in case.graph}
@@ -110,9 +108,8 @@ def test_a_scale_far_above_the_own_is_refused(name):
 @pytest.mark.parametrize(
     "scale, own", [(2.0**16, 1.0), (2.0**16, 1e-30), (2.0**20, 2.0**4), (0.0, 1.0), (1.0, 0.0)]
 )
-@pytest.mark.parametrize("name", ["relay", "groups"])
-def test_scales_that_differ_as_models_do_are_taken(name, scale, own):
-    case = case_with_a_liar(METHODS[name], scale)
+def test_scales_that_differ_as_models_do_are_taken(scale, own):
+    case = case_with_a_liar(METHODS["relay"], scale)
     case = replace(case, vectors=np.where(np.arange(5)[:, None] == LIAR, case.vectors, np.float32(own)))
     nodes = {i: bounded(case, i, 16) for i in case.graph}
     assert [e for e in play(case, nodes) if e.reason is Reason.UNSAFE_SCALE] == []

@@ -11,7 +11,7 @@ import weakref
 import numpy as np
 import pytest
 
-from cesar.topology import neighbourhoods
+from cesar.graph.neighbourhood import neighbourhoods
 from support.bench import ME, METHODS, SIZE, Bench, donors, header
 from support.harness import carry, refused
 
@@ -69,7 +69,7 @@ def test_a_closed_round_waits_for_no_garbage_collector(name, sends_all):
     try:
         if sends_all:
             outs = carry(case, nodes)
-        rounds = [weakref.ref(node._engine._round) for node in nodes.values()]
+        rounds = [weakref.ref(node.engine._round) for node in nodes.values()]
         for node in nodes.values():
             node.close()
         del outs

@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 
 import cesar
-from cesar.errors import Reason
-from cesar.seeds import SeedTree
+from cesar.base.errors import Reason
+from cesar.base.seeds import SeedTree
+from cesar.indices.codecs import decode
+from cesar.protocol.wire import Kind, Share, open_frame
 from cesar.sim.wires import Wires
 from support import oracle
 from support.harness import (
@@ -25,7 +27,6 @@ from support.harness import (
     carry,
     random_case,
     random_graph,
-    random_grouped,
     random_method,
     random_vectors,
     refused,
@@ -55,17 +56,17 @@ def assert_as_expected(outcomes, expected, case, where):
 
 # ── without losses ──────────────────────────────────────────────────────────────────────────────────────
 
-SPARSIFIERS = [cesar.TopK, cesar.RandomSubsampling, cesar.CoordinatedSubsampling]
+SPARSIFIERS = [cesar.TopK, cesar.RandomSubsampling]
 COORDINATIONS = ["relay", "direct"]
 
 
-def mean_rule(vectors, graph, selected, s, coordinated):
+def mean_rule(vectors, graph, selected, s):
     """The promise in one sentence: the mean over the neighbours that selected p if there are at least
     s + 1 of them, else the own value.
     """
     result = vectors.astype(np.float64)
     for r, p in np.ndindex(vectors.shape):
-        senders = [j for j in graph[r] if selected[r if coordinated else j, p]]
+        senders = [j for j in graph[r] if selected[j, p]]
         if len(senders) > s:
             result[r, p] = np.mean(vectors[[r, *senders], p], dtype=np.float64)
     return result
@@ -95,8 +96,7 @@ def test_without_losses_the_mean_rule_holds(kind, coordination, bits):
             coordination=coordination,
         )
         result = cesar.aggregate(vectors, graph, method, seed=index)
-        coordinated = kind is cesar.CoordinatedSubsampling
-        error = np.abs(result.vectors - mean_rule(vectors, graph, result.selected, s, coordinated))
+        error = np.abs(result.vectors - mean_rule(vectors, graph, result.selected, s))
         assert (error <= tolerance(method, graph, vectors)).all()
         assert bits < 32 or error.max() <= 1e-6 * np.abs(vectors).max()
 
@@ -110,10 +110,9 @@ def test_topk_selects_what_changed_most_and_random_the_fraction_asked_for():
     expected = np.zeros_like(topk)
     np.put_along_axis(expected, order[:, :299], True, axis=1)
     assert (topk == expected).all()
-    for kind in (cesar.RandomSubsampling, cesar.CoordinatedSubsampling):
-        chosen = cesar.aggregate(vectors, graph, cesar.Cesar(sparsifier=kind(0.3))).selected
-        assert abs(chosen.mean() - 0.3) < 5 * (0.3 * 0.7 / chosen.size) ** 0.5
-        assert not (chosen[0] == chosen[1]).all()
+    chosen = cesar.aggregate(vectors, graph, cesar.Cesar(sparsifier=cesar.RandomSubsampling(0.3))).selected
+    assert abs(chosen.mean() - 0.3) < 5 * (0.3 * 0.7 / chosen.size) ** 0.5
+    assert not (chosen[0] == chosen[1]).all()
 
 
 @pytest.mark.parametrize("bits", [16, 20, 24, 32])
@@ -151,13 +150,13 @@ def test_many_neighbours(degree):
 # ── losses, crashes, any order ──────────────────────────────────────────────────────────────────────────
 
 
-def check_losses(chunk, cases, *, grouped=False):
+def check_losses(chunk, cases):
     """Two deliveries, at once and shuffled, give the oracle's result, bit for bit the same and for the
     same bytes.
     """
     for index in range(cases):
         rng = generator(chunk, index)
-        case = random_case(rng, grouped=grouped)
+        case = random_case(rng)
         nodes, others = case.nodes(), case.nodes()
         expected = case.expected(case.selected(nodes))
         outcomes = carry(case, nodes)
@@ -171,10 +170,10 @@ def check_losses(chunk, cases, *, grouped=False):
             assert (node.ledger.shares, node.ledger.parameters) == (len(sent), sum(sent)), (chunk, index)
 
 
-def check_skewed_clocks(chunk, cases, *, grouped=False):
+def check_skewed_clocks(chunk, cases):
     for index in range(cases):
         rng = generator(chunk, index, 1)
-        case = random_case(rng, grouped=grouped)
+        case = random_case(rng)
         nodes = case.nodes()
         network = SkewedClocks(case, nodes, rng)
         outcomes = network.run()
@@ -182,33 +181,26 @@ def check_skewed_clocks(chunk, cases, *, grouped=False):
         assert_as_expected(outcomes, expected, case, (chunk, index))
 
 
-BOTH = pytest.mark.parametrize("grouped", [False, True], ids=["single", "groups"])
-
-
-@BOTH
 @pytest.mark.parametrize("chunk", CHUNKS)
-def test_losses_and_order(chunk, grouped):
-    check_losses(chunk, 200, grouped=grouped)
+def test_losses_and_order(chunk):
+    check_losses(chunk, 70)
 
 
-@BOTH
 @pytest.mark.parametrize("chunk", CHUNKS)
-def test_clocks_that_disagree(chunk, grouped):
-    check_skewed_clocks(chunk, 100, grouped=grouped)
+def test_clocks_that_disagree(chunk):
+    check_skewed_clocks(chunk, 40)
 
 
-@BOTH
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", SLOW_CHUNKS)
-def test_losses_and_order_at_length(chunk, grouped):
-    check_losses(chunk, 1250, grouped=grouped)
+def test_losses_and_order_at_length(chunk):
+    check_losses(chunk, 1250)
 
 
-@BOTH
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", SLOW_CHUNKS)
-def test_clocks_that_disagree_at_length(chunk, grouped):
-    check_skewed_clocks(chunk, 750, grouped=grouped)
+def test_clocks_that_disagree_at_length(chunk):
+    check_skewed_clocks(chunk, 750)
 
 
 def halves(graph, crashes, seed):
@@ -264,6 +256,34 @@ def assert_result(case, expected):
     np.testing.assert_allclose(got, expected, rtol=1e-6)
     oracle_says = case.expected(case.reference > 0).vectors
     np.testing.assert_allclose(oracle_says, expected, rtol=1e-12)
+
+
+def test_the_papers_walkthrough():
+    """Its Fig. 1: N1, N2 and N3 select {1, 2, 4}, {1, 2} and {1, 3} and send to their neighbour Nr, s = 1; here Nr is 0."""
+    graph = nx.complete_graph(4)
+    method = cesar.Cesar.paper(sparsifier=Marked(), masking_requirement=1)
+    vectors = np.float32([[9, 9, 9, 9], [1, 2, 3, 4], [10, 20, 30, 40], [100, 200, 300, 400]])
+    sets = {1: {1, 2, 4}, 2: {1, 2}, 3: {1, 3}}
+    marks = np.float32([[p in sets.get(i, ()) for p in range(1, 5)] for i in range(4)])
+    sent = {}
+
+    def watch(sender, recipient, frame):
+        if recipient == 0 and frame.kind is Kind.SHARE:
+            *_, body = open_frame(frame.payload)
+            share = Share.decode(body, view=(1, 2, 3), explicit=True)
+            kept = decode(share.indices, 4).positions()
+            sent[sender] = dict(zip((kept + 1).tolist(), share.values.view("<u4").tolist(), strict=True))
+
+    ensemble = cesar.Ensemble(graph, method, 4, seed=5)
+    result = ensemble.round(vectors, reference=marks, watch=watch)
+    # Index 1 carries two masks, index 2 one; 4 of N1 and 3 of N3 carry none and are discarded.
+    assert {node: set(values) for node, values in sent.items()} == {1: {1, 2}, 2: {1, 2}, 3: {1}}
+    million = 10**6  # six decimals
+    assert sum(sent[node][1] for node in (1, 2, 3)) % 2**32 == 111 * million
+    assert sum(sent[node][2] for node in (1, 2)) % 2**32 == 22 * million
+    plain = {sent[node][p] for node in sent for p in sent[node]} & {int(v) * million for v in vectors.flat}
+    assert not plain, "a masked value looks like none of the values"
+    np.testing.assert_allclose(result.vectors[0], [(9 + 111) / 4, (9 + 22) / 3, 9, 9], rtol=1e-6)
 
 
 def test_a_crash_after_coordination_removes_what_the_node_had_selected_next_to_it():
@@ -443,13 +463,11 @@ def is_a_mean(value, own, candidates, allowed, slack, weights):
     return fine
 
 
-def two_attempts(rng, grouped):
+def two_attempts(rng):
     """Two versions of a small case; small sets often have the same size without being the same."""
     graph, method = random_graph(rng, 5, 5), random_method(rng)
     while isinstance(method, cesar.DPSGD):
         method = random_method(rng)
-    if grouped:
-        graph, method = nx.random_regular_graph(4, 6, int(rng.integers(1 << 31))), random_grouped(rng, 2)
     seed, shape = int(rng.integers(1 << 31)), (len(graph), int(rng.integers(8, 17)))
     for scale in (1, 2.0 ** -rng.integers(5)):
         yield Case(
@@ -462,38 +480,33 @@ def two_attempts(rng, grouped):
         )
 
 
-def may_be_together(case, r):
-    """Whose values may be in one mean at r: whole groups, or more than s neighbours."""
-    if case.method.group_size is None:
-        return lambda used: len(used) > getattr(case.method, "masking_requirement", 1)
-    groups = [set(group) for group in case.settled.groups[r]]
-    return lambda used: used and all(group <= used or not group & used for group in groups)
+def may_be_together(case):
+    """Whose values may be in one mean: those of more than s neighbours."""
+    return lambda used: len(used) > getattr(case.method, "masking_requirement", 1)
 
 
-def check_restarts(chunk, cases, grouped):
+def check_restarts(chunk, cases):
     """No oracle says who will be averaged here; that nothing but whole values is averaged must hold."""
     for index in range(cases):
         rng = generator(chunk, index, 3)
-        first, second = two_attempts(rng, grouped)
+        first, second = two_attempts(rng)
         network = Restarts((first, second), first.nodes(), rng)
         slack = tolerance(first.method, first.graph, first.vectors) + 1e-6
         for r, out in enumerate(network.run()):
             own = (first, second)[network.latest[r]].vectors[r].astype(np.float64)
             candidates = {j: (None, first.vectors[j], second.vectors[j]) for j in sorted(first.graph[r])}
             fine = is_a_mean(
-                out.vector, own, candidates, may_be_together(first, r), slack[r], first.method.weights
+                out.vector, own, candidates, may_be_together(first), slack[r], first.method.weights
             )
             assert fine.all(), (chunk, index, r, first, out.vector, network.latest)
 
 
-@BOTH
 @pytest.mark.parametrize("chunk", CHUNKS)
-def test_restarts_never_average_noise(chunk, grouped):
-    check_restarts(chunk, 30, grouped)
+def test_restarts_never_average_noise(chunk):
+    check_restarts(chunk, 30)
 
 
-@BOTH
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", SLOW_CHUNKS)
-def test_restarts_never_average_noise_at_length(chunk, grouped):
-    check_restarts(chunk, 300, grouped)
+def test_restarts_never_average_noise_at_length(chunk):
+    check_restarts(chunk, 300)

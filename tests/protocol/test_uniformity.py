@@ -16,16 +16,16 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from cesar import bits, packing, ring
+from cesar.base.seeds import SeedTree
 from cesar.crypto.keys import KeyPair
+from cesar.graph.neighbourhood import neighbourhoods
+from cesar.kernels import bits, packing, ring
 from cesar.methods import Cesar, SecureAggregation
+from cesar.methods.sparsify import RandomSubsampling
 from cesar.node import Node
 from cesar.protocol import Deadlines
-from cesar.seeds import SeedTree
+from cesar.protocol.wire import Kind, Share, read_header
 from cesar.sim.wires import Wires
-from cesar.sparsify import RandomSubsampling
-from cesar.topology import neighbourhoods
-from cesar.wire import Kind, Share, read_header
 from support.harness import FakeKeys
 
 CHANCE = 1e-6
@@ -182,17 +182,6 @@ def test_each_sparse_share_looks_uniform(width, s):
     method = Cesar(sparsifier=RandomSubsampling(0.6), masking_requirement=s, ring_bits=width)
     for words in captured(method, ZEROS).values():
         assert 0.2 * SIZE < len(words) < 0.6 * SIZE
-        assert flaws(words, width) == {}
-
-
-@widths
-def test_each_share_of_a_group_looks_uniform(width):
-    """Groups of two and of three: a share carries one mask or two."""
-    graph = nx.complete_graph(6)
-    method = SecureAggregation(group_size=2, ring_bits=width).for_graph(graph)
-    assert {len(group) for groups in method.groups.values() for group in groups} == {2, 3}
-    for words in captured(method, np.zeros((6, SIZE), dtype=np.float32), graph=graph).values():
-        assert len(words) == SIZE
         assert flaws(words, width) == {}
 
 

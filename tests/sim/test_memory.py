@@ -10,7 +10,6 @@ NODES, SIZE = 6, 12
 GRAPH = nx.circulant_graph(NODES, [1, 2])
 METHODS = {
     "CESAR": cesar.Cesar(sparsifier=cesar.TopK(1 / 6, memory=True)),
-    "groups": cesar.Cesar(sparsifier=cesar.TopK(1 / 6, memory=True), group_size=2),
     "D-PSGD": cesar.DPSGD(sparsifier=cesar.TopK(1 / 6, memory=True)),
 }
 every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
@@ -69,9 +68,6 @@ def test_what_nobody_masks_is_not_sent():
     )  # the others have enough for three rounds
     for _ in range(3):
         assert chosen(ensemble.round(models, reference=np.zeros_like(models))) == {0, 1}
-    grouped = cesar.Ensemble(GRAPH, METHODS["groups"], SIZE, seed=1)
-    assert chosen(grouped.round(models, reference=np.zeros_like(models))) == {0, 1}
-    assert chosen(grouped.round(models)) == {2, 3}, "a group sends what any member selected"
 
 
 def test_memory_is_true_or_false():

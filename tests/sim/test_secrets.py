@@ -1,8 +1,8 @@
 """Secrets of a simulated network: what both sides of a pair compute, and what one of them can be spared."""
 
+from cesar.base.types import NodeId, RoundNo
 from cesar.crypto.keys import Keyring
 from cesar.sim.secrets import Secrets
-from cesar.types import NodeId, RoundNo
 
 
 def test_both_sides_have_the_secret_that_real_nodes_would_agree_on():

@@ -14,7 +14,7 @@ import numpy as np
 
 import cesar
 from cesar.crypto.keys import VERSION, KeyPair
-from cesar.wire import TOKEN_BYTES, Kind
+from cesar.protocol.wire import TOKEN_BYTES, Kind
 from support.harness import SESSIONS, Case, outcome, refused
 
 ME, STRANGER, ROUND, SIZE = 0, 99, 7, 70
@@ -22,19 +22,13 @@ METHODS = {
     "relay": cesar.Cesar(sparsifier=cesar.TopK(0.5)),
     "direct": cesar.Cesar(sparsifier=cesar.TopK(0.5), coordination="direct", ring_bits=20),
     "random": cesar.Cesar(sparsifier=cesar.RandomSubsampling(0.5), ring_bits=16),
-    "coordinated": cesar.Cesar(sparsifier=cesar.CoordinatedSubsampling(0.5)),
     "secure": cesar.SecureAggregation(),
     "paper": cesar.Cesar.paper(sparsifier=cesar.TopK(0.5), dropout="parameter"),
     "paper-abort": cesar.Cesar.paper(sparsifier=cesar.TopK(0.5)),
     "plain": cesar.DPSGD(sparsifier=cesar.TopK(0.5)),
-    "groups-topk": cesar.Cesar(sparsifier=cesar.TopK(0.5), group_size=2),
-    "groups-random": cesar.Cesar(sparsifier=cesar.RandomSubsampling(0.6), group_size=2, ring_bits=16),
-    "groups-full": cesar.SecureAggregation(group_size=2, ring_bits=20),
-    "groups-of-three": cesar.Cesar(sparsifier=cesar.TopK(0.5), group_size=3, ring_bits=24),
 }
-GROUPED = [name for name in METHODS if name.startswith("groups")]
-TENSORS = {"random": (64, 6), "groups-topk": (40, 0, 30)}
-PHASES = {Kind.ANNOUNCE: 1, Kind.RELAY: 2, Kind.GROUP_TERMS: 2, Kind.SHARE: 3, Kind.PLAIN_SHARE: 3}
+TENSORS = {"random": (64, 6), "relay": (40, 0, 30)}
+PHASES = {Kind.ANNOUNCE: 1, Kind.RELAY: 2, Kind.SHARE: 3, Kind.PLAIN_SHARE: 3}
 """To which phase a frame belongs; its deadline is the same number."""
 
 
@@ -94,7 +88,7 @@ IDLE, CLOSED = -1, 99
 
 @dataclass(frozen=True)
 class Bench:
-    """A round of six nodes or eight; node 0 is looked at. `frames` is what an honest run sends it, in order of phase."""
+    """A round of six nodes; node 0 is looked at. `frames` is what an honest run sends it, in order of phase."""
 
     case: Case
     frames: tuple[tuple[int, bytes], ...]
@@ -105,12 +99,6 @@ class Bench:
     def of(cls, name, round_=ROUND, **settings):
         # Node 5 is two steps from node 0, and 1 and 4 are two steps from each other: somebody relays.
         graph = nx.Graph([(0, 1), (0, 2), (0, 3), (0, 4), (1, 2), (2, 3), (3, 4), (5, 1), (5, 2), (5, 3)])
-        if name in GROUPED:  # two groups at every receiver
-            graph = (
-                nx.circulant_graph(8, [1, 2, 3])
-                if name == "groups-of-three"
-                else nx.circulant_graph(6, [1, 2])
-            )
         vectors = np.random.default_rng(1).normal(size=(len(graph), SIZE)).astype(np.float32)
         case = Case(
             graph=graph,
@@ -169,11 +157,6 @@ class Bench:
         return len(self.case.tensors or (SIZE,))
 
     @property
-    def groups(self):
-        """Receiver → its groups."""
-        return self.case.settled.groups
-
-    @property
     def set_at(self):
         """Where the set of an announcement begins: behind header, token and exponents."""
         return 28 + TOKEN_BYTES + self.exponents
@@ -185,14 +168,15 @@ def kind_of(payload):
 
 @cache
 def donors(name):
-    """Frames of all five kinds, from another network where this one does not have them."""
-    found = {kind: Bench.of(name).of_kind(kind) for kind in Kind}
+    """Frames of all four kinds, from another network where this one does not have them."""
+    found = {
+        kind: Bench.of(name).of_kind(kind) for kind in Kind if kind < Kind.CELL_AGREE
+    }  # cells have tests of their own
     for kind, other in (
         (Kind.ANNOUNCE, "relay"),
         (Kind.RELAY, "relay"),
         (Kind.SHARE, "relay"),
         (Kind.PLAIN_SHARE, "plain"),
-        (Kind.GROUP_TERMS, "groups-topk"),
     ):
         found[kind] = found[kind] or Bench.of(other).of_kind(kind)
     return found

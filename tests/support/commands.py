@@ -9,8 +9,8 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from cesar.cli import app
-from cesar.errors import CesarError
+from cesar.base.errors import CesarError
+from cesar.cli.root import app
 
 PATIENCE = 300
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import hmac
 import math
-import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache
 from typing import ClassVar
 
 import networkx as nx
@@ -16,24 +14,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 import cesar
-from cesar.crypto.keys import KeyPair, Keyring, PairSecret, RoundId
-from cesar.errors import Reason
-from cesar.indices import IndexSet
-from cesar.node import Node, sparsifier_of
+from cesar.base.errors import Reason
+from cesar.base.seeds import SeedTree
+from cesar.crypto.keys import KeyPair, Keyring, PairSecret
+from cesar.graph.neighbourhood import neighbourhoods
+from cesar.indices import Code, IndexSet, decode
+from cesar.methods.sparsify import write_set
+from cesar.node import Node
 from cesar.protocol import AggregateReady, Deadlines, FrameRejected
-from cesar.seeds import SeedTree
+from cesar.protocol.wire import Frame, Kind
 from cesar.sim.wires import Wires
-from cesar.topology import neighbourhoods
-from cesar.wire import Frame, Kind
 from support import oracle
 
 DEADLINES = Deadlines(announce=1.0, relay=2.0, share=3.0)
-NETWORK = b"a network"
 SESSIONS = tuple(hashlib.sha256(bytes([k])).digest()[:16] for k in range(4))
 NAMES = {
     Kind.ANNOUNCE: "announce",
     Kind.RELAY: "relay",
-    Kind.GROUP_TERMS: "relay",
     Kind.SHARE: "share",
     Kind.PLAIN_SHARE: "share",
 }
@@ -44,10 +41,19 @@ class Marked:
     """Selects the positions at which the reference is not zero, so that a test can choose them freely."""
 
     name: ClassVar[str] = "marked"
+    ranks: ClassVar[bool] = True
+    drawn: ClassVar[bool] = False
+    memory: ClassVar[bool] = False
     alpha: ClassVar[float] = 0.5
 
     def select(self, vector: NDArray, reference: NDArray | None, entropy: object) -> IndexSet:
         return IndexSet.from_positions(np.flatnonzero(reference), len(vector))
+
+    def write(self, indices: IndexSet, code: Code | None) -> bytes:
+        return write_set(indices, code)
+
+    def read(self, data: bytes, size: int, *, within: int | None = None) -> IndexSet:
+        return decode(data, size if within is None else within)
 
 
 @cache
@@ -72,6 +78,9 @@ class FakeKeys:
 
     def public(self, round_: int) -> bytes:
         return hashlib.sha256(b"public" + self.node.to_bytes(4, "little")).digest()
+
+    def ended(self) -> None:
+        pass
 
     def secret(self, peer: int, public: bytes) -> PairSecret:
         found = self._secret(self.session, self.node, peer)
@@ -120,19 +129,13 @@ class Case:
     def node(self, i: int) -> Node:
         return Node(
             i,
-            self.settled,
+            self.method,
             self.vectors.shape[1],
             session=self.session,
             keys=self.keys(self.session, i),
             first_round=self.round_,
             tensors=self.tensors,
         )
-
-    @cached_property
-    def settled(self) -> cesar.Method:
-        """The method, with groups if it has any; other methods are taken on any graph, whatever they need."""
-        grouped = getattr(self.method, "group_size", None) is not None
-        return self.method.for_graph(self.graph, network=NETWORK) if grouped else self.method
 
     def begin(self, node: Node, attempt: int = 0) -> None:
         node.begin_round(
@@ -148,61 +151,28 @@ class Case:
         return (NAMES[frame.kind], sender, recipient) not in self.lost
 
     def selected(self, nodes: Mapping[int, Node]) -> NDArray[np.bool_]:
-        """Row i: what node i selected; where receivers decide, what is drawn for node i: with coordinated subsampling
-        what all select towards it, with groups the positions that one group more than the others has.
-        """
+        """Row i: what node i selected."""
         flags = np.zeros(self.vectors.shape, dtype=bool)
         for i, node in nodes.items():
-            flags[i] = self.drawn_for(i) if node.selected is None else to_flags(node.selected)
+            flags[i] = to_flags(node.selected)
         return flags
-
-    def drawn_for(self, i: int) -> NDArray[np.bool_]:
-        size, chosen = self.vectors.shape[1], sparsifier_of(self.method)
-        if isinstance(chosen, cesar.CoordinatedSubsampling):
-            return to_flags(chosen.select_for(i, RoundId(session=self.session, round_=self.round_), size))
-        rate = chosen.alpha * (self.graph.degree[i] // self.method.group_size) % 1
-        label = b"cesar turns" + struct.pack("<II", self.round_, i) + b"\x01"
-        seed = hmac.digest(self.session, label, "sha512")[:16]
-        return to_flags(IndexSet.from_seed(seed, size, rate)) if rate else np.zeros(size, bool)
 
     def expected(self, selected: NDArray[np.bool_], lost: oracle.Frames | None = None) -> oracle.Outcome:
         """What the oracle says, with other losses if given."""
         lost = self.lost if lost is None else lost
-        method, coordinated = (
-            self.method,
-            isinstance(sparsifier_of(self.method), cesar.CoordinatedSubsampling),
-        )
+        method = self.method
         if isinstance(method, cesar.DPSGD):
-            return oracle.plain_round(
-                self.vectors, self.graph, selected, coordinated=coordinated, lost=lost, weights=method.weights
-            )
-        if method.group_size is not None:
-            grouped = oracle.GroupRules(
-                size=method.group_size,
-                network=NETWORK,
-                share=None if self.selects else sparsifier_of(method).alpha,
-                dropout=method.dropout,
-                weights=method.weights,
-                round_=self.round_,
-            )
-            return oracle.grouped_round(self.vectors, self.graph, selected, grouped, lost)
+            return oracle.plain_round(self.vectors, self.graph, selected, lost=lost, weights=method.weights)
         rules = oracle.Rules(
-            s=getattr(method, "masking_requirement", 1),
+            s=method.masks,
             coordination=getattr(method, "coordination", "relay"),
             dropout=method.dropout,
             paper=getattr(method, "decimals", None) is not None,
-            coordinated=coordinated,
             weights=method.weights,
             session=self.session,
             round_=self.round_,
         )
         return oracle.masked_round(self.vectors, self.graph, selected, rules, lost)
-
-    @property
-    def selects(self) -> bool:
-        """Whether nodes select for themselves."""
-        kinds = (cesar.RandomSubsampling, cesar.FullSharing)
-        return self.method.group_size is None or not isinstance(sparsifier_of(self.method), kinds)
 
 
 def to_flags(indices: IndexSet) -> NDArray[np.bool_]:
@@ -228,10 +198,7 @@ def tolerance(method: cesar.Method, graph: nx.Graph, vectors: NDArray[np.float32
             continue
         largest = float(np.abs(vectors[list(graph[r])]).max())
         exponent = max(math.ceil(math.log2(largest)), -90) if largest else -90
-        together, m = degree, getattr(method, "group_size", None)
-        if m is not None and method.ring_bits < 32:
-            together = -(-degree // (degree // m))  # sums over single groups
-        step = 2.0 ** -(method.ring_bits - 1 - (math.ceil(math.log2(together)) + 1) - exponent)
+        step = 2.0 ** -(method.ring_bits - 1 - (math.ceil(math.log2(degree)) + 1) - exponent)
         if getattr(method, "decimals", None) is not None:
             step = 10.0**-method.decimals
         rounding = step / 2 if method.ring_bits == 32 else step
@@ -342,8 +309,8 @@ def random_vectors(rng: np.random.Generator, n: int, d: int) -> NDArray[np.float
 
 
 def random_sparsifier(rng: np.random.Generator) -> object:
-    kinds = (Marked, cesar.TopK, cesar.RandomSubsampling, cesar.CoordinatedSubsampling)
-    kind = kinds[rng.choice(4, p=[0.55, 0.15, 0.15, 0.15])]
+    kinds = (Marked, cesar.TopK, cesar.RandomSubsampling)
+    kind = kinds[rng.choice(3, p=[0.6, 0.2, 0.2])]
     return kind() if kind is Marked else kind(float(rng.uniform(0.1, 1)))
 
 
@@ -371,20 +338,6 @@ def random_method(rng: np.random.Generator) -> cesar.Method:
             )
 
 
-def random_grouped(rng: np.random.Generator, group_size: int) -> cesar.Method:
-    """Any method with groups of this size."""
-    settings = {
-        "group_size": group_size,
-        "ring_bits": int(rng.choice([16, 20, 24, 32])),
-        "dropout": str(rng.choice(["parameter", "abort"], p=[0.9, 0.1])),
-        "weights": str(rng.choice(["arrived", "neighbours"], p=[0.7, 0.3])),
-    }
-    sparsifier = random_sparsifier(rng)
-    if isinstance(sparsifier, cesar.CoordinatedSubsampling):
-        return cesar.SecureAggregation(**settings)
-    return cesar.Cesar(sparsifier=sparsifier, **settings)
-
-
 def random_losses(rng: np.random.Generator, graph: nx.Graph) -> oracle.Frames:
     """Each kind of frame has its own chance to get lost, and some nodes fall silent."""
     lost = set()
@@ -398,10 +351,8 @@ def random_losses(rng: np.random.Generator, graph: nx.Graph) -> oracle.Frames:
     return frozenset(lost) | oracle.crash_losses(graph, silent, halves)
 
 
-def random_case(rng: np.random.Generator, *, grouped: bool = False) -> Case:
+def random_case(rng: np.random.Generator) -> Case:
     graph, method = random_graph(rng), random_method(rng)
-    if grouped:
-        graph, method = random_grouped_on_a_graph(rng)
     n, d = len(graph), int(rng.integers(8, 131))
     densities = rng.choice([0.0, 0.3, 0.6, 0.95, 1.0], size=(n, 1), p=[0.05, 0.3, 0.4, 0.2, 0.05])
     decimals = getattr(method, "decimals", None) is not None
@@ -417,12 +368,3 @@ def random_case(rng: np.random.Generator, *, grouped: bool = False) -> Case:
         lost=random_losses(rng, graph),
         tensors=tuple(np.diff([0, *cuts, d]).tolist()) if cuts else None,
     )
-
-
-def random_grouped_on_a_graph(rng: np.random.Generator) -> tuple[nx.Graph, cesar.Method]:
-    """Groups of any size for which a graph has neighbours enough."""
-    while True:
-        graph = random_graph(rng, 4, 11)
-        least = min(degree for _, degree in graph.degree)
-        if least >= 2:
-            return graph, random_grouped(rng, int(rng.integers(2, min(least, 4) + 1)))

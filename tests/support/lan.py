@@ -1,6 +1,6 @@
 """A workbench for real peers on one machine: networks in a folder, honest peers in one process, and free ports.
 
-All peers of a process share the event loop of `cesar.peer.peer`; tests hand it their coroutines with `on_loop`.
+All peers of a process share the event loop of `cesar.peer.api.peer`; tests hand it their coroutines with `on_loop`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from cesar.peer.folder import Network, Plan
-from cesar.peer.report import Report
-from cesar.peer.runtime import AsyncPeer
+from cesar.peer.driver.report import Report
+from cesar.peer.driver.runtime import AsyncPeer
+from cesar.peer.trust.folder import Network, Plan
 from support.waiting import until
 
 SECAGG = 'name = "secagg"'
@@ -36,10 +36,11 @@ QUICK = "floor = 0.5\nceiling = 30.0"
 def free_ports(count: int) -> int:
     """The first of so many ports in a row that nobody uses, nor those 100 above, where status pages are.
 
-    They lie below those that the system hands out to outgoing connections.
+    They lie below those that the system hands out to outgoing connections, and each process of a test run has its own.
     """
+    low = 12000 + 4500 * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 4)
     for _ in range(200):
-        first = random.randrange(12000, 30000)
+        first = random.randrange(low, low + 4200)
         with contextlib.ExitStack() as held, contextlib.suppress(OSError):
             for port in (*range(first, first + count), *range(first + 100, first + 100 + count)):
                 probe = held.enter_context(socket.socket())
@@ -76,6 +77,12 @@ def make_network(
     for node in graph:
         edit(folder / f"peer-{node}", r"status = .*\n", 'transcript = "frames"\n' if transcript else "")
     return Network.open(folder)
+
+
+def cell_network(folder: Path, nodes: int, size: int = 3, more: str = "", **settings: object) -> Network:
+    """A network of cells of `size`."""
+    method = f'name = "cells"\nsize = {size}\n{more}'
+    return make_network(folder, nx.empty_graph(nodes), method, **settings)
 
 
 class _Placed(Plan):

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from cesar.errors import CesarError
-from cesar.peer.chunks import Message
-from cesar.peer.peer import Peer
-from cesar.peer.runtime import AsyncPeer
+from cesar.base.errors import CesarError
+from cesar.peer.api.peer import Peer
+from cesar.peer.driver.runtime import AsyncPeer
+from cesar.peer.net.chunks import Message
 from support import worker
 
 
@@ -81,7 +81,7 @@ class Liar:
             [1, 2, 3, 50, 10_000, 900_000, 2_000_000_000], p=[0.3, 0.2, 0.2, 0.15, 0.1, 0.04, 0.01]
         )
         current = min(here.current + int(ahead), (1 << 31) - 2)
-        return struct.pack("<III", current, current + int(self._rng.integers(2)), here.mode)
+        return struct.pack("<IIII", current, current + int(self._rng.integers(2)), here.mode, 0)
 
     def _flipped(self, payload: bytes) -> bytes:
         """Another frame of the same length: other sets, seeds, scales, members or values."""

@@ -30,35 +30,14 @@ class Rules:
     Attributes:
         s: the masks that a parameter must carry.
         paper: fixed decimals and explicit indices: a group is all neighbours, and nothing is relayed.
-        coordinated: row r of the selections is everybody's set towards r.
-
     """
 
     s: int = 1
     coordination: str = "relay"
     dropout: str = "parameter"
     paper: bool = False
-    coordinated: bool = False
     weights: str = "arrived"
     session: bytes = bytes(16)
-    round_: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class GroupRules:
-    """What decides a round with fixed groups.
-
-    Attributes:
-        size: the least number of members of a group.
-        share: the share of positions that every group sends, where this is drawn; None where members select.
-
-    """
-
-    size: int
-    network: bytes = b""
-    share: float | None = None
-    dropout: str = "parameter"
-    weights: str = "arrived"
     round_: int = 0
 
 
@@ -145,7 +124,7 @@ def masked_round(
     contributors: list[tuple[int, ...]] = []
     sent: dict[tuple[int, int], int] = {}
     for r in range(len(models)):
-        made = shares_for(talk, r, {j: selected[r if rules.coordinated else j] for j in talk.view[r]})
+        made = shares_for(talk, r, {j: selected[j] for j in talk.view[r]})
         sent |= {(i, r): int(share.values.sum()) for i, share in made.items()}
         came = {
             i: share
@@ -170,75 +149,6 @@ def mean(own, others, count, degree, weights):
     if weights == "neighbours":
         return (own * (degree + 1 - count) + others) / (degree + 1)
     return (own + others) / (1 + count)
-
-
-def groups_of(rules: GroupRules, r: int, view: list[int]) -> list[list[int]]:
-    """A shuffle of the neighbours that anybody can repeat, dealt out like cards to ⌊δ / m⌋ groups."""
-    head = struct.pack("<I", len(rules.network)) + rules.network + struct.pack("<III", r, rules.size, 0)
-    text = (
-        b"cesar groups" + head + struct.pack("<I", len(view)) + b"".join(struct.pack("<I", j) for j in view)
-    )
-    stream = hashlib.shake_256(text).digest(8 * len(view))
-    deck = list(view)
-    for top in reversed(range(1, len(deck))):
-        (number,) = struct.unpack_from("<Q", stream, 8 * top)
-        other = (number * (top + 1)) // 2**64
-        deck[top], deck[other] = deck[other], deck[top]
-    hands = len(view) // rules.size
-    return [sorted(deck[k] for k in range(len(deck)) if k % hands == hand) for hand in range(hands)]
-
-
-def in_turns(rules: GroupRules, hand: int, hands: int, extra: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Where a group is active, position by position."""
-    wanted = rules.share * hands
-    active = np.zeros(len(extra), dtype=bool)
-    for p in range(len(extra)):
-        for j in range(int(wanted) + 1):
-            if (rules.round_ + p // 64 + j) % hands == hand and (j < int(wanted) or extra[p]):
-                active[p] = True
-                break
-    return active
-
-
-def grouped_round(
-    vectors: NDArray[np.float32],
-    graph: nx.Graph,
-    selected: NDArray[np.bool_],
-    rules: GroupRules,
-    lost: Frames = frozenset(),
-) -> Outcome:
-    """Fixed groups. `selected` has what nodes selected, or what is drawn for receivers."""
-    models = vectors.astype(np.float64)
-    result, counts, gone = models.copy(), np.zeros(models.shape, np.int64), np.zeros(len(models), np.int64)
-    contributors: list[tuple[int, ...]] = []
-    sent: dict[tuple[int, int], int] = {}
-    for r in range(len(models)):
-        others, used, all_there = np.zeros(models.shape[1]), [], True
-        spoiled = np.zeros(models.shape[1], dtype=bool)
-        groups = groups_of(rules, r, sorted(graph[r]))
-        for hand, group in enumerate(groups):
-            if any(("announce", i, r) in lost for i in group):
-                all_there = False
-                continue
-            if rules.share is None:
-                where = selected[group].any(axis=0)
-            else:
-                where = in_turns(rules, hand, len(groups), selected[r])
-            told = [i for i in group if ("relay", r, i) not in lost]
-            sent |= {(i, r): int(where.sum()) for i in told}
-            if len(told) == len(group) and not any(("share", i, r) in lost for i in group):
-                used += group
-                others += np.where(where, models[group].sum(axis=0), 0)
-                counts[r] += len(group) * where
-            else:
-                all_there = False
-                spoiled |= where
-        if rules.dropout == "abort" and not all_there:
-            used, others, counts[r] = [], np.zeros(models.shape[1]), 0
-        result[r] = mean(models[r], others, counts[r], len(graph[r]), rules.weights)
-        gone[r] = spoiled.sum()
-        contributors.append(tuple(sorted(used)))
-    return Outcome(vectors=result, counts=counts, lost=gone, contributors=contributors, sent=sent)
 
 
 @dataclass(frozen=True)
@@ -282,7 +192,6 @@ def plain_round(
     graph: nx.Graph,
     selected: NDArray[np.bool_],
     *,
-    coordinated: bool = False,
     lost: Frames = frozenset(),
     weights: str = "neighbours",
 ) -> Outcome:
@@ -297,7 +206,7 @@ def plain_round(
         arrived = tuple(j for j in sorted(graph[r]) if ("share", j, r) not in lost)
         contributors.append(arrived)
         for j in graph[r]:
-            where = selected[r if coordinated else j]
+            where = selected[j]
             sent[j, r] = int(where.sum())
             if j in arrived:
                 weight = 1 / (1 + max(graph.degree[r], graph.degree[j]))

@@ -125,9 +125,10 @@ class Relay:
 
     @contextlib.contextmanager
     def capture(self) -> Iterator[Path]:
-        """All packets at the relay while this lasts."""
+        """All packets at the relay while this lasts; on a busy machine they are written down late."""
         path = self._folder / "capture.pcap"
-        command = ("tcpdump", "-i", "eth0", "-U", "-B", "65536", "-s", "0", "-Z", "root", "-w", path, "tcp")
+        command = ("tcpdump", "-i", "eth0", "-U", "--immediate-mode", "-B", "65536", "-s", "0", "-Z", "root")
+        command += ("-w", path, "tcp")
         with self.running(self.relay, *command) as process:
             wait_until(path.exists)
             yield path
@@ -166,6 +167,8 @@ def streams(capture: Path) -> dict[tuple[int, int], bytes]:
     parts: dict[tuple[int, int], dict[int, bytes]] = defaultdict(dict)
     while at + 16 <= len(data):
         length = struct.unpack_from("<I", data, at + 8)[0]
+        if at + 16 + length > len(data):
+            break  # it is still being written
         packet = data[at + 16 + 14 : at + 16 + length]
         at += 16 + length
         segment = packet[4 * (packet[0] & 15) : int.from_bytes(packet[2:4], "big")]

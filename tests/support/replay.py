@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 _ENTRY = struct.Struct("<BIQ")
 _HEADER = struct.Struct("<2sBBII16s")
-ANNOUNCE, RELAY, SHARE, GROUP_TERMS = 1, 2, 3, 5
+ANNOUNCE, RELAY, SHARE = 1, 2, 3
 CODE = 16 + 32 + 1
 """Where the set begins in an announcement: behind a seed, an ephemeral key and one exponent."""
 
@@ -97,69 +97,12 @@ class Share:
 
 @dataclass(frozen=True)
 class Implied:
-    """What the frames imply: the new model, where masks did not cancel, and who is averaged at each position.
-
-    `unsure`: groups of which the frames do not tell whether they had begun when all their members vanished.
-    """
+    """What the frames imply: the new model, where masks did not cancel, and who is averaged at each position."""
 
     vector: NDArray[np.float32]
     spoiled: NDArray[np.bool_]
     used: dict[int, NDArray[np.bool_]]
     step: float
-    unsure: tuple[tuple[int, ...], ...] = ()
-
-
-@cache
-def turns(
-    session: bytes, round_: int, receiver: int, size: int, alpha: float, count: int
-) -> tuple[NDArray[np.bool_], ...]:
-    """What each group of a receiver sends in a round."""
-    flags = np.zeros((count, size), dtype=bool)
-    for row, members in zip(
-        flags, _tools().turns(session, round_, receiver, size, alpha, count), strict=True
-    ):
-        row[members] = True
-    return tuple(flags)
-
-
-def implied_by_groups(
-    this: Round,
-    own: NDArray[np.float32],
-    receiver: int,
-    round_: int,
-    groups: Sequence[tuple[int, ...]],
-    contributors: Sequence[int],
-    *,
-    alpha: float,
-) -> Implied:
-    """A 32-bit round in fixed groups with random subsampling: whole groups, or nothing of them."""
-    view = sorted(node for group in groups for node in group)
-    size, width = len(own), (len(view) + 7) // 8
-    told = {j: body for (kind, j), body in this.sent.items() if kind == GROUP_TERMS}
-    begun = {j for j, body in told.items() if len(body) > 1 + width}  # there are tokens in it
-    total, count, spoiled = np.zeros(size, np.uint64), np.zeros(size, np.int64), np.zeros(size, bool)
-    used, unsure = {}, []
-    active = turns(this.session, round_, receiver, size, alpha, len(groups)) if told else ()
-    for group, kept in zip(groups, active, strict=False):
-        inside = [node for node in group if node in contributors]
-        assert inside in ([], list(group)), "a group is used as a whole or not at all"
-        for i in inside:
-            body = this.shares[i][1]
-            assert _partners(body, view, width) == [j for j in group if j != i]
-            total[kept] += np.frombuffer(body[8 + width + 4 * (len(group) - 1) :], "<u4")
-            count += kept
-            used[i] = kept
-        if not inside and begun & set(group):
-            spoiled |= kept
-        elif not inside and not told.keys() & set(group) and set(group) <= this.announced.keys():
-            unsure.append(group)
-    if not used:
-        return Implied(own, spoiled, {}, 0.0, tuple(unsure))
-    exponent = next(iter(told.values()))[0] - 127
-    step = 2.0 ** -(32 - 1 - (math.ceil(math.log2(len(view))) + 1) - exponent)
-    signed = (total & 0xFFFFFFFF).astype(np.uint32).view(np.int32).astype(np.float64)
-    mean = np.where(count > 0, (signed * step + own) / (count + 1), own).astype(np.float32)
-    return Implied(mean, spoiled, used, step, tuple(unsure))
 
 
 def readings(this: Round, liars: Sequence[int], until: int) -> Iterator[Round]:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import cesar
-from cesar.peer.peer import Peer
+from cesar.peer.api.peer import Peer
 
 PIXELS, CLASSES = 64, 10
 SIZE = PIXELS * CLASSES + CLASSES

@@ -1,43 +1,36 @@
 """Draw docs/accuracy-bytes.svg: what nodes reach against what they send, as they train and then settle.
 
-From the runs in docs/results/groups/shards, which `cesar reproduce groups --scale medium` makes.
+From the runs in docs/results/averaging/shards, which `cesar reproduce averaging --scale medium` makes.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-from cesar.experiment.results import Study, judged, mean, read_study, standard_error
-from cesar.reproduce.plots import Mark, Panel, draw
+from cesar_lab.paper.outcome import MEGABYTES
+from cesar_lab.show.chart import Chart
+from cesar_lab.show.picture import draw
+from cesar_lab.show.results import Study, read_study
+from cesar_lab.show.study import progress
 
 DOCS = Path(__file__).parents[2] / "docs"
-SHOWN = ("groups of 2, TopK 5 %, memory", "D-PSGD, everything")
+SHOWN = ("CESAR, random 30 %", "D-PSGD, everything")
 
 
-def panel(study: Study) -> Panel:
+def chart(study: Study) -> Chart:
     """A line for each method, from the first test to the end of settling."""
-    marks, methods = [], {method.title: method for method in study.methods}
-    for method in (methods[title] for title in SHOWN):
-        steps = judged(study, method)
-        marks.append(
-            Mark(
-                name=method.title,
-                x=[mean(step, "bytes") / 1e6 for step in steps],
-                y=[100 * mean(step, study.metric) for step in steps],
-                error=[100 * (standard_error(step, study.metric) or 0.0) for step in steps],
-                plain=method.name == "dpsgd",
-            )
-        )
     whole = study.experiment
-    return Panel(
-        title="Accuracy of a node against bytes sent, CIFAR-10",
-        x=f"MB sent by a node in {whole.rounds} rounds of training and {whole.settle_rounds} that only average (the last step up)",
-        y="",
-        marks=marks,
-        log=True,
+    found = progress(study, MEGABYTES, title="Accuracy of a node against bytes sent, CIFAR-10", log=True)
+    lasting = (
+        f"in {whole.rounds} rounds of training and {whole.settle_rounds} that only average (the last step up)"
+    )
+    return replace(
+        found,
+        x=replace(found.x, name=f"MB sent by a node {lasting}", unit=""),
+        series=tuple(one for one in found.series if one.name in SHOWN),
     )
 
 
 if __name__ == "__main__":
-    found = panel(read_study(DOCS / "results" / "groups" / "shards"))
-    (DOCS / "accuracy-bytes.svg").write_text(draw([found]), encoding="utf-8")
+    draw([chart(read_study(DOCS / "results" / "averaging" / "shards"))], DOCS / "accuracy-bytes.svg")

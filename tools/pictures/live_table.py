@@ -23,7 +23,7 @@ from rich.text import Text
 
 OUT = Path(__file__).parents[2] / "docs" / "network-up.svg"
 ROWS, COLUMNS = 40, 80
-INIT = ["network", "init", "--peers", "8", "--topology", "regular:6", "--out", "net", "--port", "17400"]
+INIT = ["network", "init", "--peers", "8", "--out", "net", "--port", "17400"]
 UP = ["network", "up", "net", "--dataset", "digits"]
 CESAR = [sys.executable, "-m", "cesar"]
 ERASED = re.compile(rb"(?:\x1b\[1A\x1b\[2K)+|\x1b\[\?25[hl]")

@@ -1,6 +1,6 @@
-"""Draw docs/who-sees-what.svg: one group's values on their way to a peer, and what each party gets to see of them.
+"""Draw docs/who-sees-what.svg: the updates of a cell on their way to one member, and what each party gets to see of them.
 
-Every number is real: eight peers have trained on their own part of the handwritten digits, and make one round.
+Every number is real: four sites have trained on their own part of the handwritten digits, and make one round.
 
 python tools/pictures/who_sees_what.py
 """
@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
 import cesar
-from cesar import graphs
-from cesar.packing import unpack
-from cesar.wire import Frame, Kind, Share, read_header
+from cesar.kernels.packing import unpack
+from cesar.protocol.wire import Frame, Kind, read_header
+from cesar.protocol.wire_cells import Scatter
 
 OUT = Path(__file__).parents[2] / "docs" / "who-sees-what.svg"
-PEERS, DEGREE, GROUP, RECEIVER, SHOWN = 8, 6, 3, 0, 3
+PEERS, KEEPER, SHOWN = 4, 0, 3
 CLASSES = 10
 STYLE = """
   .card { fill: #ffffff; stroke: #d0d7de; }
@@ -41,16 +41,16 @@ STYLE = """
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """What happened in one group: values by sender, words as the receiver got them, and what they add up to."""
+    """What happened in the cell: updates by sender, words as the keeper of a slice got them, and their sum."""
 
-    group: tuple[int, ...]
+    senders: tuple[int, ...]
     values: NDArray[np.float32]
     words: NDArray[np.uint32]
     sums: NDArray[np.float64]
 
 
 def trained() -> NDArray[np.float32]:
-    """Eight models: a linear classifier each, after some steps on the peer's own digits."""
+    """Four updates of a linear classifier that began at zero, after some steps on the site's own digits."""
     images, labels = load_digits(return_X_y=True)
     parts = [np.arange(peer, len(labels), PEERS) for peer in range(PEERS)]
     inked = np.all([images[rows].any(axis=0) for rows in parts], axis=0)  # some pixels are always white
@@ -66,52 +66,30 @@ def trained() -> NDArray[np.float32]:
 
 
 def one_round() -> Round:
-    """A round of the real engine, watched at the receiver."""
-    models, graph = trained(), graphs.numbered(PEERS, DEGREE, 1)
-    method = cesar.Cesar(sparsifier=cesar.RandomSubsampling(0.30), group_size=GROUP, ring_bits=32)
-    shares: dict[int, Frame] = {}
+    """A round of the real engine, watched at the member that looks after the first slice."""
+    updates = trained()
+    frames: dict[int, Frame] = {}
 
     def watch(sender: int, recipient: int, frame: Frame) -> None:
-        if frame.kind is Kind.SHARE and recipient == RECEIVER:
-            shares[sender] = frame
+        if frame.kind is Kind.CELL_SCATTER and recipient == KEEPER:
+            frames[sender] = frame
 
-    result = cesar.Ensemble(graph, method, models.shape[1], seed=1).round(models, watch=watch)
-    view = sorted(graph[RECEIVER])
-    for group in result.groups[RECEIVER]:
-        words = np.array([_words(shares[i], view) for i in group])
-        found = _positions(models, result.vectors[RECEIVER], group, words)
-        if found is not None:
-            positions, scale = found
-            apart = np.sort(np.argsort(-models[list(group)][:, positions].std(axis=0))[:SHOWN])
-            total = words[:, apart].sum(axis=0, dtype=np.uint32).view(np.int32) / scale
-            values = models[list(group)][:, positions[apart]]
-            return Round(group=group, values=values, words=words[:, apart], sums=total)
-    raise SystemExit("no group sent anything in this round")
-
-
-def _words(frame: Frame, view: list[int]) -> NDArray[np.uint32]:
-    share = Share.decode(read_header(frame.payload)[1], view, explicit=False)
-    return unpack(share.values, 32, frame.parameters)
+    ensemble = cesar.Ensemble(
+        None, cesar.Cells(size=PEERS, ring_bits=32), updates.shape[1], nodes=PEERS, seed=1
+    )
+    result = ensemble.round(updates, watch=watch)
+    senders = tuple(sorted(frames))
+    words = np.array([_words(frames[i]) for i in senders])
+    values = updates[list(senders)][:, : words.shape[1]]
+    apart = np.sort(np.argsort(-values.std(axis=0))[:SHOWN])
+    # The member knows the new common model and its own update, so it can read the sum of the three others.
+    sums = PEERS * result.vectors[KEEPER].astype(np.float64) - updates[KEEPER]
+    return Round(senders=senders, values=values[:, apart], words=words[:, apart], sums=sums[apart])
 
 
-def _positions(
-    models: NDArray[np.float32],
-    after: NDArray[np.float32],
-    group: tuple[int, ...],
-    words: NDArray[np.uint32],
-) -> tuple[NDArray[np.int64], float] | None:
-    """Where the group's values belong, and the scale: groups take turns every 64 positions, one at each position."""
-    changed = np.flatnonzero(after != models[RECEIVER])
-    for turn in range(2):
-        positions = changed[(changed // 64) % 2 == turn]
-        sums = models[list(group)][:, positions].sum(axis=0, dtype=np.float64)
-        if len(positions) != words.shape[1]:
-            continue
-        whole = words.sum(axis=0, dtype=np.uint32).view(np.int32)
-        scale = 2.0 ** np.round(np.log2(np.abs(whole).sum() / np.abs(sums).sum()))
-        if np.allclose(whole / scale, sums, atol=1e-6):
-            return positions, float(scale)
-    return None
+def _words(frame: Frame) -> NDArray[np.uint32]:
+    scatter = Scatter.decode(read_header(frame.payload)[1], PEERS - 1)
+    return unpack(scatter.values, 32, frame.parameters)
 
 
 def _numbers(values: NDArray[np.floating]) -> str:
@@ -125,80 +103,64 @@ def _hex(words: NDArray[np.uint32]) -> str:
 def draw() -> str:
     """The picture."""
     seen = one_round()
-    mean = len(seen.group)
     parts = [
         (
-            '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1120 534" role="img" xml:space="preserve" '
-            "font-family=\"system-ui, 'Segoe UI', 'Helvetica Neue', Arial, 'DejaVu Sans', sans-serif\" font-size=\"17\">"
+            '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1120 616" role="img" xml:space="preserve" '
+            "font-family=\"system-ui, 'Segoe UI', 'Helvetica Neue', Arial, 'DejaVu Sans', sans-serif\" font-size=\"19\">"
         ),
-        "<title>What each party sees in a round</title>",
+        "<title>What each party sees in a round of a cell</title>",
         f"<style>{STYLE}</style>",
-        '<rect class="card" x="1" y="1" width="1118" height="532" rx="8"/>',
-        _text(24, 40, f"{mean} peers, each with its own model", "bold"),
+        '<rect class="card" x="1" y="1" width="1118" height="614" rx="8"/>',
+        _text(24, 40, "what sites of a cell trained", "bold"),
         _text(420, 40, "what they send", "bold"),
-        _text(790, 40, f"what peer {RECEIVER} can read", "bold"),
+        _text(790, 40, f"what site {KEEPER} can read", "bold"),
         '<rect class="sees" x="790" y="62" width="306" height="322" rx="8"/>',
     ]
-    for k, peer in enumerate(seen.group):
+    for k, peer in enumerate(seen.senders):
         y = 62 + 84 * k
         parts += [
             f'<rect class="box" x="24" y="{y}" width="296" height="74" rx="8"/>',
-            _text(40, y + 28, f"peer {peer}", "bold"),
+            _text(40, y + 28, f"update of site {peer}", "bold"),
             _text(40, y + 58, _numbers(seen.values[k]), "ink mono"),
             f'<path class="wire" d="M322 {y + 40} H772"/><path class="tip" d="M772 {y + 33} l14 7 l-14 7 z"/>',
             _text(420, y + 30, _hex(seen.words[k]), "noise mono"),
-            _text(806, y + 46, f"from peer {peer}: noise", "noise"),
+            _text(806, y + 46, f"from site {peer}: noise", "noise"),
         ]
+    count = len(seen.senders)
     parts += [
         (
             '<path class="mask" d="M302 98 C372 110 372 170 302 182 M302 190 C372 198 372 254 302 266'
             ' M302 88 C416 120 416 244 302 276"/>'
         ),
         _text(
-            24,
-            336,
-            "Every pair shares a secret mask (dotted). One adds it to its values, the other",
-            "soft small",
+            24, 340, "Every pair of sites shares a secret mask (dotted): one adds it to its update,", "soft"
         ),
-        _text(24, 358, "takes it off. In the sum of all three the masks are gone.", "soft small"),
+        _text(24, 366, "the other takes it off. In the sum of the whole cell all masks are gone.", "soft"),
         '<path d="M806 316 H1080" stroke="#2da44e" stroke-width="2"/>',
-        _text(806, 342, f"the sum of the {mean}:", "sum bold"),
+        _text(806, 342, f"the sum of the {count}:", "sum bold"),
         _text(806, 368, _numbers(seen.sums), "sum mono"),
-    ]
-    cells = (
-        (
-            24,
-            f"Peer {RECEIVER}",
-            "sees sums over whole groups of its",
-            "neighbours, the same groups in all rounds,",
-            "and never the model of one.",
-        ),
-        (
-            398,
-            "Somebody on the line",
-            "sees encrypted connections (mutual TLS),",
-            "how much is sent, and when.",
-            "",
-        ),
-        (
-            772,
-            "A server",
-            "There is none. One person signs the list",
-            "of members at the start, and is not",
-            "needed while peers train.",
-        ),
-    )
-    for x, head, *lines in cells:
-        parts.append(_text(x, 416, head, "ink bold"))
-        parts += [_text(x, 440 + 22 * n, line, "ink small") for n, line in enumerate(lines) if line]
-    parts.append(
+        '<path d="M24 406 H1096" stroke="#d0d7de" stroke-width="2"/>',
+        _text(24, 440, "then cells average", "bold"),
+        '<rect class="sees" x="24" y="456" width="296" height="60" rx="8"/>',
+        _text(40, 492, "model of this cell: no secret", "ink"),
+        '<path d="M338 486 H772" stroke="#2da44e" stroke-width="2"/>',
+        '<path d="M352 479 l-14 7 l14 7 z M758 479 l14 7 l-14 7 z" fill="#2da44e"/>',
+        _text(420, 474, "both can read it; TLS on the way", "sum"),
+        '<rect class="sees" x="790" y="456" width="306" height="60" rx="8"/>',
+        _text(806, 492, "model of another cell", "ink"),
         _text(
             24,
-            518,
-            f"Real values: {PEERS} peers, handwritten digits, one round, 30 % of each model sent (tools/pictures/who_sees_what.py).",
+            554,
+            "Somebody on the line sees encrypted connections, how much is sent, and when. There is no server.",
+            "ink",
+        ),
+        _text(
+            24,
+            590,
+            f"Real values: {PEERS} sites, handwritten digits, one round of the engine (tools/pictures/who_sees_what.py).",
             "soft small",
-        )
-    )
+        ),
+    ]
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 

@@ -6,8 +6,7 @@ position at a time) and, where there is a library that knows it too, made a seco
     AES                 `cryptography`, and a plain AES below
     X25519              `cryptography`, and the ladder of RFC 7748 below
     HKDF-SHA512         `hmac`, and `cryptography`
-    entropy code        integers below, and `constriction`
-    the other codes     an encoder and a decoder that know nothing of each other
+    index codes         an encoder and a decoder that know nothing of each other
     masked sums         with the masks, and without
 
 A disagreement stops the script. What it writes depends on nothing but this file.
@@ -25,15 +24,13 @@ from collections import deque
 from fractions import Fraction
 from pathlib import Path
 
-import constriction
-import numpy as np  # only to hand arrays to constriction
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 
 OUTPUT = Path(__file__).parents[2] / "tests" / "vectors"
-VERSION = 2
+VERSION = 3
 
 
 def agreed(first, second, what):
@@ -367,15 +364,6 @@ def facts_vectors():
     return cases
 
 
-def coordinated_vectors():
-    cases = []
-    for round_, receiver in ((0, 0), (1, 0), (0, 1), (123456, 4294967295)):
-        session = draw(f"coordinated {round_} {receiver}", 16)
-        seed = expand(session, b"cesar coordinated" + u32(round_, receiver))[:16]
-        cases.append({"session": session.hex(), "round": round_, "receiver": receiver, "seed": seed.hex()})
-    return cases
-
-
 def relay_vectors():
     """Which of their common neighbours relays between two nodes."""
     cases = []
@@ -411,7 +399,6 @@ def kdf_vectors():
         "mask": mask_vectors(),
         "digest": digest_vectors(),
         "facts": facts_vectors(),
-        "coordinated": coordinated_vectors(),
         "relay": relay_vectors(),
     }
 
@@ -642,69 +629,6 @@ def pattern_code(bitmap, size):
     return bytes(classes) + body
 
 
-def entropy_level(members, width):
-    """The density of a block, as the nearest (level/255)^2 that can express it."""
-    if members in (0, width):
-        return 255 * (members > 0)
-    return min(max(round(255 * math.sqrt(members / width)), 1), 254)
-
-
-def pattern_probabilities(level):
-    density = level * level / 65025
-    one, zero = [1.0], [1.0]
-    for _ in range(8):
-        one.append(one[-1] * density)
-        zero.append(zero[-1] * (1 - density))
-    return [one[s.bit_count()] * zero[8 - s.bit_count()] for s in range(256)]
-
-
-def cumulative(probabilities):
-    """Boundaries in units of 2^-24: one unit for each symbol, the rest in proportion, rounded down."""
-    total = 0.0
-    for probability in probabilities:
-        total += probability
-    scale, so_far, bounds = ((1 << 24) - len(probabilities)) / total, 0.0, []
-    for symbol, probability in enumerate(probabilities):
-        bounds.append(int(so_far * scale) + symbol)
-        so_far += probability
-    return [*bounds, 1 << 24]
-
-
-def plain_ans(symbols):
-    """Asymmetric numeral systems with 64 bits of state, 32-bit words and 24-bit probabilities."""
-    bounds = {level: cumulative(pattern_probabilities(level)) for level in {level for level, _ in symbols}}
-    state, words = 0, []
-    for level, symbol in reversed(symbols):
-        low, high = bounds[level][symbol : symbol + 2]
-        if state >> 40 >= high - low:
-            words.append(state & 0xFFFFFFFF)
-            state >>= 32
-        quotient, rest = divmod(state, high - low)
-        state = quotient << 24 | low + rest
-    while state:
-        words.append(state & 0xFFFFFFFF)
-        state >>= 32
-    return words
-
-
-def library_ans(symbols):
-    coder = constriction.stream.stack.AnsCoder()
-    for level in sorted({level for level, _ in symbols}, reverse=True):
-        run = np.array([symbol for its, symbol in symbols if its == level], dtype=np.int32)
-        probabilities = np.array(pattern_probabilities(level))
-        model = constriction.stream.model.Categorical(probabilities, perfect=False, lazy=False)
-        coder.encode_reverse(run, model)
-    return coder.get_compressed().tolist()
-
-
-def entropy_code(bitmap, size):
-    blocks = [(entropy_level(members, width), part) for part, width, members in blocks_of(bitmap, size)]
-    coded = sorted((item for item in blocks if 0 < item[0] < 255), key=lambda item: item[0])
-    symbols = [(level, byte) for level, part in coded for byte in part]
-    words = agreed(plain_ans(symbols), library_ans(symbols), "an entropy code")
-    return bytes(level for level, _ in blocks) + u32(*words)
-
-
 def encodings(members, size):
     bitmap = bitmap_of(members, size)
     coded = {
@@ -712,7 +636,6 @@ def encodings(members, size):
         "PATTERNS": b"\x02" + pattern_code(bitmap, size),
         "RICE": b"\x03" + gap_code(members, size, elias=False),
         "ELIAS_GAMMA": b"\x04" + gap_code(members, size, elias=True),
-        "ENTROPY": b"\x05" + entropy_code(bitmap, size),
     }
     if len(members) == size:
         coded["FULL"] = b"\x00"
@@ -842,7 +765,7 @@ def subsample_vectors():
 
 # ── frames ──────────────────────────────────────────────────────────────────────────────────────────────
 
-KINDS = {"announce": 1, "relay": 2, "share": 3, "plain_share": 4, "group_terms": 5}
+KINDS = {"announce": 1, "relay": 2, "share": 3, "plain_share": 4}
 
 
 def header_bytes(kind, round_, sender, session):
@@ -903,30 +826,6 @@ def relay_frame_vectors():
     return cases
 
 
-def group_terms_vectors():
-    cases = []
-    long_view = [*range(1, 9), 70000]
-    for view, present, partners, exponents, others in (
-        ([2, 4, 7, 9], [2, 4, 7, 9], [4], [3], b"\x01\x05"),
-        (long_view, [1, 3, 5, 70000], [3, 5, 70000], [0, -90], b""),
-        (long_view, [1, 3], [3, 5], [1], b"\x00"),
-        ([2, 4], [2], [4], [-1], b""),
-    ):
-        heard = [node for node in partners if node in present]
-        tokens = [draw(f"terms token {node}", 48) for node in heard]
-        body = exponent_bytes(exponents) + members_bytes(present, view) + b"".join(tokens) + others
-        fields = {
-            "exponents": exponents,
-            "view": view,
-            "present": present,
-            "partners": partners,
-            "tokens": [token.hex() for token in tokens],
-            "others": others.hex(),
-        }
-        cases.append(in_frame("group_terms", body, fields))
-    return cases
-
-
 def share_vectors():
     cases = []
     for view, partners, indices, bits in (
@@ -967,248 +866,298 @@ def wire_vectors():
         "relay": relay_frame_vectors(),
         "share": share_vectors(),
         "plain_share": plain_share_vectors(),
-        "group_terms": group_terms_vectors(),
     }
 
 
-# ── fixed groups ────────────────────────────────────────────────────────────────────────────────────────
+# ── cells ───────────────────────────────────────────────────────────────────────────────────────────────
+
+CELL_KINDS = {"agree": 6, "scatter": 7, "exchange": 8, "gather": 9}
+NEVER = 2**32 - 1
+SHORT = 2**16
 
 
-def division(network, receiver, view, size, draw_):
-    """Shuffle the neighbours, then deal them out like cards to as many groups as there can be."""
-    text = u32(len(network)) + network + u32(receiver, size, draw_, len(view), *view)
-    stream = hashlib.shake_256(b"cesar groups" + text).digest(8 * len(view))
-    deck = list(view)
-    for last in range(len(view) - 1, 0, -1):
-        number = int.from_bytes(stream[8 * last : 8 * last + 8], "little")
-        chosen = math.floor(Fraction(number * (last + 1), 2**64))
-        deck[last], deck[chosen] = deck[chosen], deck[last]
-    count = len(view) // size
-    groups = [[] for _ in range(count)]
-    for k, node in enumerate(deck):
-        groups[k % count].append(node)
-    return [sorted(group) for group in groups]
+def sha(*parts):
+    return hashlib.sha256(b"".join(parts)).digest()
 
 
-def division_vectors():
-    long_view = [*range(3, 20), 70000, 4294967295]
-    settings = [
-        (b"", 0, [1, 2], 2, 0),
-        (b"", 0, [1, 2, 3, 4, 5, 6], 3, 0),
-        (b"", 0, [1, 2, 3, 4, 5, 6], 3, 1),
-        (b"", 0, [1, 2, 3, 4, 5, 6], 2, 0),
-        (b"", 9, [1, 2, 3, 4, 5, 6], 3, 0),
-        (b"hospitals", 0, [1, 2, 3, 4, 5, 6], 3, 0),
-        (b"hospitals", 70000, [0, 4, 11, 12, 13], 2, 4294967295),
-        (draw("network", 32), 4294967295, long_view[:-1], 4, 7),
-        (draw("network", 32), 2, long_view, 2, 0),
-        (draw("network", 32), 2, long_view, 19, 0),
-    ]
-    return [
-        {
-            "network": network.hex(),
-            "receiver": receiver,
-            "view": view,
-            "group_size": size,
-            "draw": draw_,
-            "groups": division(network, receiver, view, size, draw_),
-        }
-        for network, receiver, view, size, draw_ in settings
-    ]
+def uniform(counter):
+    """The finaliser of splitmix64 over a counter, as a number in [0, 1)."""
+    z = counter * 0x9E3779B97F4A7C15 % 2**64
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    z = (z ^ z >> 27) * 0x94D049BB133111EB % 2**64
+    return Fraction((z ^ z >> 31) >> 11, 2**53)
 
 
-def turns(session, round_, receiver, size, alpha, count):
-    """Number of a group → its positions: a row of groups for each word of 64 positions, of which the first are active."""
-    wanted = alpha * count  # in float64, as the rest that is left of it
-    whole, rate = math.floor(wanted), wanted - math.floor(wanted)
-    extra = set()
-    if rate > 0:
-        seed = expand(session, b"cesar turns" + u32(round_, receiver))[:16]
-        extra = set(subsample(seed, size, rate)[0])
-    found = [[] for _ in range(count)]
-    for p in range(size):
-        row = [(round_ + p // 64 + j) % count for j in range(count)]
-        for number in row[: whole + (p in extra)]:
-            found[number].append(p)
-    return found
+def floats(values):
+    return struct.pack(f"<{len(values)}f", *values)
 
 
-def turns_vectors():
-    cases = []
-    for alpha, count, size, round_, receiver in (
-        (0.3, 2, 200, 0, 0),
-        (0.3, 2, 200, 1, 0),
-        (0.3, 2, 200, 0, 1),
-        (0.5, 2, 130, 5, 70000),
-        (0.7, 3, 300, 4294967295, 4294967295),
-        (0.9, 4, 65, 3, 2),
-        (1.0, 3, 70, 3, 2),
-        (0.001, 5, 1000, 17, 8),
-        (0.29, 100, 640, 2, 1),
-        (0.3, 1, 100, 9, 9),
-    ):
-        session = draw(f"turns {alpha} {count}", 16)
-        found = turns(session, round_, receiver, size, alpha, count)
-        cases.append(
-            {
-                "session": session.hex(),
-                "round": round_,
-                "receiver": receiver,
-                "alpha": alpha,
-                "size": size,
-                "bitmaps": [bitmap_of(members, size).hex() for members in found],
-            }
-        )
-    return cases
+class CellRounds:
+    """Two cells of three that hear each other: every frame of two rounds, and every common model.
 
-
-class GroupedRound:
-    """A whole round with fixed groups in a complete graph: every frame, and every new model.
-
-    Words have 64 bits until they are masked, then the upper 32, rounded. Sets that travel are bitmaps.
+    A model has three words of 64 positions, so that each member looks after one word. With `samples` members count by them.
     """
 
-    def __init__(self, name, nodes, group_size, tensors, alpha, kind):
-        self.size, self.tensors, self.alpha, self.kind = sum(tensors), tensors, alpha, kind
-        self.nodes, self.group_size, self.round = list(range(nodes)), group_size, 130
-        self.network, self.session = draw(f"{name} network", 9), draw(f"{name} session", 16)
+    MEMBERS = ((0, 2, 5), (1, 3, 4))
+    MOST = 1000
+
+    def __init__(self, name, tensors, kind, alpha, block=0, samples=None):
+        self.samples, self.carried = (
+            samples,
+            [(0.0, 0.0), (0.0, 0.0)],
+        )  # a cell's weight, and its members' samples
+        self.name, self.tensors, self.size = name, tensors, sum(tensors)
+        self.kind, self.alpha, self.block = kind, alpha, block
+        self.nodes = range(6)
+        self.session = draw(f"{name} session", 16)
         self.static = [draw(f"{name} static {i}", 32) for i in self.nodes]
         self.ephemeral = [draw(f"{name} ephemeral {i}", 32) for i in self.nodes]
-        self.seeds = [draw(f"{name} seed {i}", 16) for i in self.nodes]
-        self.tokens = [s + public_key(e) for s, e in zip(self.seeds, self.ephemeral, strict=True)]
-        self.models = [self.model(name, i) for i in self.nodes]
-        self.own = [[exponent_of(tensor) for tensor in split(model, tensors)] for model in self.models]
-        self.groups = [division(self.network, r, self.view(r), group_size, 0) for r in self.nodes]
-        self.chosen = [self.select(model) for model in self.models]
+        self.common = [self.numbers_of(f"{name} common {c}", 1.0) for c in (0, 1)]
+        self.claims = [sha(b"cesar cell start", floats(x)) + u32(NEVER) + bytes(1) for x in self.common]
+        self.chains = [claim[:32] for claim in self.claims]
+        self.unsent = [[0.0] * self.size for _ in self.nodes]
+        self.blocks = -(-self.size // block) if block else 0
+        self.scores = [[0] * self.blocks for _ in (0, 1)]
+        self.rounds = [self.play(round_) for round_ in (0, 1)]
 
-    def model(self, name, i):
-        units = [word / 2**31 - 1 for word in numbers(f"{name} model {i}", self.size)]
-        scales = [2.0 ** (k - i % 3) for k in range(len(self.tensors))]
-        parts = zip(split(units, self.tensors), scales, strict=True)
-        return [float32(unit * scale) for tensor, scale in parts for unit in tensor]
+    def numbers_of(self, name, scale):
+        units = [float32((word / 2**31 - 1) * scale) for word in numbers(name, self.size)]
+        return [unit * (1 + (p >= self.tensors[0])) for p, unit in enumerate(units)]
 
-    def view(self, r):
-        return [node for node in self.nodes if node != r]
-
-    def select(self, model):
-        """The largest; of equal ones the first."""
-        count = max(1, round(self.alpha * self.size))
-        return set(sorted(range(self.size), key=lambda p: (-abs(model[p]), p))[:count])
-
-    def positions(self, r):
-        """Number of a group of r → where it sends."""
-        if self.kind == "topk":
-            return [sorted(set().union(*(self.chosen[i] for i in group))) for group in self.groups[r]]
+    def positions(self, round_, c):
+        """U, the same for all members of a cell."""
         if self.kind == "full":
-            return [list(range(self.size))] * len(self.groups[r])
-        return turns(self.session, self.round, r, self.size, self.alpha, len(self.groups[r]))
+            return list(range(self.size))
+        if self.kind == "random":
+            seed = expand(self.session, b"cesar cell positions" + u32(round_))[:16]
+            return subsample(seed, self.size, self.alpha)[0]
+        label = b"cesar cell blocks" + self.session + u32(round_)
+        stream = hashlib.shake_256(label).digest(4 * self.blocks)
+        ties = [int.from_bytes(stream[4 * b : 4 * b + 4], "little") for b in range(self.blocks)]
+        order = sorted(range(self.blocks), key=lambda b: (-self.scores[c][b], ties[b]))
+        chosen = sorted(order[: max(1, round(self.alpha * self.blocks))])
+        return [p for b in chosen for p in range(self.block * b, min(self.block * (b + 1), self.size))]
 
-    def scale(self, r):
-        """The largest exponent of each tensor among those who send to r."""
-        return [max(self.own[i][k] for i in self.view(r)) for k in range(len(self.tensors))]
+    def tensors_in(self, positions, word):
+        """The chosen positions of a slice, by the tensors that reach into it."""
+        ends = [sum(self.tensors[: k + 1]) for k in range(len(self.tensors))]
+        low, high = 64 * word, min(64 * word + 64, self.size)
+        touched = [k for k, end in enumerate(ends) if end > low and end - self.tensors[k] < high]
+        here = [p for p in positions if low <= p < high]
+        return [[p for p in here if ends[k] - self.tensors[k] <= p < ends[k]] for k in touched]
 
-    def secret(self, i, j):
-        static = static_secret(self.static[i], public_key(self.static[j]), self.session)
-        return pair_secret(static, self.ephemeral[i], public_key(self.ephemeral[j]))
+    def grid(self, values, groups, seed):
+        """Exponents and words of public values, and what the words stand for."""
+        exponents = [exponent_of([values[p] for p in group]) for group in groups]
+        start, words, meant = int.from_bytes(sha(b"cesar cell dither", seed)[:8], "little"), [], {}
+        for exponent, group in zip(exponents, groups, strict=True):
+            for p in group:
+                up = uniform((start + len(words)) % 2**64)
+                word = math.floor(Fraction(values[p]) * Fraction(2) ** (15 - exponent) + up)
+                word = min(max(word, -(2**15)), 2**15 - 1)
+                words.append(word % SHORT)
+                meant[p] = word * 2.0 ** (exponent - 15)
+        return exponent_bytes(exponents) + packed(words, 16), meant
 
-    def header(self, kind, sender):
-        return header_bytes(kind, self.round, sender, self.session)
+    def bitmap(self, positions, word):
+        """Which blocks of a slice are in a set."""
+        if not self.block:
+            return b""
+        per_word = 64 // self.block
+        chosen = {p // self.block - word * per_word for p in positions if p // 64 == word}
+        return bitmap_of(chosen, per_word)
 
-    def announce(self, i):
-        chosen = b"\x01" + bitmap_of(self.chosen[i], self.size) if self.kind == "topk" else b""
-        return self.header("announce", i) + self.tokens[i] + exponent_bytes(self.own[i]) + chosen
+    def header(self, kind, round_, sender):
+        return b"CE" + bytes([VERSION, CELL_KINDS[kind]]) + u32(round_, sender) + self.session
 
-    def terms(self, r, j):
-        number, group = next((k, group) for k, group in enumerate(self.groups[r]) if j in group)
-        frame = self.header("group_terms", r) + exponent_bytes(self.scale(r))
-        frame += members_bytes(self.view(r), self.view(r))
-        frame += b"".join(self.tokens[i] for i in group if i != j)
-        if self.kind == "topk":
-            left = [p for p in range(self.size) if p not in self.chosen[j]]
-            ranks = [k for k, p in enumerate(left) if p in self.positions(r)[number]]
-            frame += b"\x00" if len(ranks) == len(left) else b"\x01" + bitmap_of(ranks, len(left))
-        return frame
+    def play(self, round_):
+        name = f"{self.name} {round_}"
+        steps = [self.numbers_of(f"{name} step {i}", 0.01) for i in self.nodes]
+        seeds = [draw(f"{name} seed {i}", 16) for i in self.nodes]
+        tokens = [s + public_key(e) for s, e in zip(seeds, self.ephemeral, strict=True)]
+        models, frames, handed = [None] * 6, [], [None] * 6
+        for c, cell in enumerate(self.MEMBERS):
+            for i in cell:
+                start = [float32(x + e) for x, e in zip(self.common[c], self.unsent[i], strict=True)]
+                models[i] = [float32(x + step) for x, step in zip(start, steps[i], strict=True)]
+                handed[i] = [float32(v - x) for v, x in zip(models[i], self.common[c], strict=True)]
+        chosen = [self.positions(round_, c) for c in (0, 1)]
+        values, sums = [dict(enumerate(x)) for x in self.common], [None, None]
+        for c, cell in enumerate(self.MEMBERS):
+            sums[c] = self.inside(c, cell, round_, handed, chosen[c], seeds, tokens, frames)
+            for p in chosen[c]:
+                values[c][p] = float32(self.common[c][p] + sums[c][0][p])
+        told = [{}, {}]
+        weights = [weight for weight, _ in self.carried]
+        for c, cell in enumerate(self.MEMBERS):  # each keeper tells the one of the other cell
+            for word, i in enumerate(cell):
+                to = self.MEMBERS[1 - c][word]
+                groups = self.tensors_in(chosen[c], word)
+                row, meant = self.grid(values[c], groups, self.session + u32(round_, i, to))
+                head = self.header("exchange", round_, i) + u32(word, word + 1)
+                head += (struct.pack("<d", weights[c]) if self.samples else b"") + self.bitmap(
+                    chosen[c], word
+                )
+                frames.append([i, to, (head + row).hex()])
+                told[c] |= meant
+        for c, cell in enumerate(self.MEMBERS):
+            part = 0.5
+            if self.samples:
+                mixed = weights[c] + 0.5 * (weights[1 - c] - weights[c])
+                self.carried[c], part = (mixed, self.carried[c][1]), 0.5 * weights[1 - c] / mixed
+            self.gather(c, cell, round_, chosen, values[c], told[1 - c], part, sums[c][1], frames)
+        for c, cell in enumerate(self.MEMBERS):
+            for i in cell:
+                gone = set(chosen[c])
+                self.unsent[i] = [0.0 if p in gone else v for p, v in enumerate(handed[i])]
+        return {
+            "seeds": [seed.hex() for seed in seeds],
+            "models": [floats(model).hex() for model in models],
+            "frames": frames,
+            "common": [floats(x).hex() for x in self.common],
+            "unsent": [floats(e).hex() for e in self.unsent],
+        }
 
-    def fine(self, i, r):
-        """A model in 64-bit words."""
-        return words_of(self.models[i], self.tensors, 64, self.scale(r), len(self.view(r)))
+    def score(self, i, handed, positions):
+        """What is left of each block, or where it is handed in, what was trained since the last time."""
+        gone, sums = set(positions), []
+        for b in range(self.blocks):
+            total = 0.0
+            for p in range(self.block * b, min(self.block * (b + 1), self.size)):
+                total += abs(
+                    float32(handed[i][p] - self.unsent[i][p]) if self.block * b in gone else handed[i][p]
+                )
+            sums.append(float32(total))
+        return sums
 
-    def share(self, i, r):
-        """The frame, and its words."""
-        number, group = next((k, group) for k, group in enumerate(self.groups[r]) if i in group)
-        positions, partners = self.positions(r)[number], [j for j in group if j != i]
+    def inside(self, c, cell, round_, handed, positions, seeds, tokens, frames):
+        """Agreement and masked slices of a cell; the mean at each position, and the sums of scores."""
+        own = {i: [exponent_of(t) for t in split(handed[i], self.tensors)] for i in cell}
+        scores = {i: self.score(i, handed, positions) for i in cell}
+        if self.block:
+            own = {i: own[i] + [exponent_of(scores[i])] for i in cell}
+        for i in cell:
+            frame = self.header("agree", round_, i) + tokens[i] + exponent_bytes(own[i])
+            frame += members_bytes([], cell) + bytes(8) + self.claims[c]  # nothing was thrown away
+            frames.extend([i, j, frame.hex()] for j in cell if j != i)
+        scale = [max(own[i][k] for i in cell) for k in range(len(own[cell[0]]))]
         digest = digest_of(positions, self.size)
-        terms = exponent_bytes(self.scale(r)) + members_bytes(group, self.view(r))
-        whole = self.fine(i, r)
-        words, checks = [whole[p] for p in positions], b""
-        for j in partners:
-            ends = [(i, self.seeds[i]), (j, self.seeds[j])]
-            block = mask_block(self.secret(i, j), self.session, self.round, ends, r, terms, digest)
-            stream = keystream(block[:32], 8 * len(words))
-            masks = [int.from_bytes(stream[8 * k : 8 * k + 8], "little") for k in range(len(words))]
-            sign = 1 if i < j else -1
-            words = [(word + sign * mask) % 2**64 for word, mask in zip(words, masks, strict=True)]
-            checks += block[32:36]
-        words = [(word + 2**31) // 2**32 % 2**32 for word in words]
-        facts = facts_of(self.tokens[i], terms, {j: (self.tokens[j], digest) for j in partners})
-        head = facts + members_bytes(partners, self.view(r)) + checks
-        return self.header("share", i) + head + packed(words, 32), words
+        agreed_on, weighs = exponent_bytes(scale), self.samples and not self.carried[c][1]
+        if self.samples:
+            unit = float(self.MOST if weighs else min(self.MOST, self.carried[c][1]))
+            agreed_on += struct.pack("<dB", unit, weighs)
+        terms = sha(b"cesar cell terms", u32(c, 3, *cell), digest, self.chains[c], agreed_on)
+        facts = sha(b"cesar cell facts", terms, *(tokens[i] for i in cell))[:8]
+        totals, score_totals = dict.fromkeys(positions, 0), [0] * self.blocks
+        clear, extra_total = dict.fromkeys(positions, 0), 0
+        for i in cell:
+            brought = handed[i]
+            if self.samples:
+                own_weight = float32(self.samples[i] / unit)
+                brought = [float32(v * own_weight) for v in brought]
+            whole = words_of(brought, self.tensors, 64, scale[: len(self.tensors)], 3)
+            words = [whole[p] for p in positions]
+            words += (
+                words_of(scores[i], [self.blocks], 64, scale[len(self.tensors) :], 3) if self.block else []
+            )
+            words += words_of([own_weight], [1], 64, [0], 3) if weighs else []
+            for p, word in zip(positions, words, strict=False):
+                clear[p] += word - 2**64 * (word >= 2**63)
+            checks = []
+            for j in cell:
+                if j == i:
+                    continue
+                static = static_secret(self.static[i], public_key(self.static[j]), self.session)
+                secret = pair_secret(static, self.ephemeral[i], public_key(self.ephemeral[j]))
+                (low, low_seed), (high, high_seed) = sorted([(i, seeds[i]), (j, seeds[j])])
+                label = b"cesar cell mask" + bytes([VERSION]) + self.session
+                label += u32(round_, low, high, c) + low_seed + high_seed + terms
+                block = expand(secret, label)
+                stream = keystream(block[:32], 8 * len(words))
+                sign = 1 if i < j else -1
+                words = [
+                    (word + sign * int.from_bytes(stream[8 * k : 8 * k + 8], "little")) % 2**64
+                    for k, word in enumerate(words)
+                ]
+                checks.append(block[32:36])
+            extra = [(words.pop() + 2**31) // 2**32 % 2**32] if weighs else []
+            extra_total = (extra_total + sum(extra)) % 2**32
+            words = [(word + 2**47) // 2**48 % SHORT for word in words]
+            for p, word in zip(positions, words, strict=False):
+                totals[p] = (totals[p] + word) % SHORT
+            rest = words[len(positions) :]
+            score_totals = [(a + b) % SHORT for a, b in zip(score_totals, rest, strict=True)]
+            for k, keeper in enumerate(cell):
+                if keeper == i:
+                    continue
+                row = [word for p, word in zip(positions, words, strict=False) if p // 64 == k]
+                ranked = rest[64 * k // self.block : 64 * (k + 1) // self.block] if self.block else []
+                body = facts + b"".join(checks) + packed(row, 16) + packed(ranked, 16) + packed(extra, 32)
+                frames.append([i, keeper, (self.header("scatter", round_, i) + body).hex()])
+        signed = {p: total - SHORT * (total >= SHORT // 2) for p, total in totals.items()}
+        off = [p for p in positions if abs(signed[p] - clear[p] / 2**48) > 1.5]
+        agreed(off, [], "a cell's sum with masks and one without")
+        if weighs:
+            found = extra_total - 2**32 * (extra_total >= 2**31)
+            total = float(round(found * 2.0 ** (headroom(3) - 31) * unit))
+            agreed(total, float(sum(self.samples[i] for i in cell)), "samples with masks and without")
+            self.carried[c] = (total, total)
+        part = unit / self.carried[c][0] if self.samples else 1 / 3
+        step = [2.0 ** (e + headroom(3) - 15) * part for e in scale]
+        steps = [s for s, size in zip(step, self.tensors, strict=False) for _ in range(size)]
+        unit_of_scores = 2.0 ** (scale[-1] + headroom(3) - 15)
+        sums = [(t - SHORT * (t >= SHORT // 2)) * unit_of_scores for t in score_totals]
+        return {p: signed[p] * steps[p] for p in positions}, sums
 
-    def result(self, r):
-        """The mean of the own value and of all that came."""
-        totals, heard = [0] * self.size, [0] * self.size
-        for group, positions in zip(self.groups[r], self.positions(r), strict=True):
-            for words in (self.share(i, r)[1] for i in group):
-                for p, word in zip(positions, words, strict=True):
-                    totals[p] = (totals[p] + word) % 2**32
-                    heard[p] += 1
-        steps = [2.0 ** (e + headroom(len(self.view(r))) - 31) for e in self.scale(r)]
-        step = [s for s, size in zip(steps, self.tensors, strict=True) for _ in range(size)]
-        signed = [total - 2**32 * (total >= 2**31) for total in totals]
-        # Without any masks: the sum over the groups that are active, which differs by what was rounded.
-        clear = [self.fine(i, r) for i in self.nodes]
-        for group, positions in zip(self.groups[r], self.positions(r), strict=True):
-            for p in positions:
-                signed[p] -= sum(clear[i][p] - 2**64 * (clear[i][p] >= 2**63) for i in group) / 2**32
-        off = [p for p in range(self.size) if abs(signed[p]) > heard[p] / 2]
-        agreed(off, [], "a sum with masks and one without")
-        return [
-            float32((self.models[r][p] + (total - 2**32 * (total >= 2**31)) * step[p]) / (1 + heard[p]))
-            for p, total in enumerate(totals)
-        ]
+    def gather(self, c, cell, round_, chosen, value, told, part, sums, frames):
+        """The new common model: what each keeper tells its members."""
+        codes = [min(max(round(8 * math.log2(s)) + 160, 1), 255) if s > 0 else 0 for s in sums]
+        new, digests, changed = dict(value), b"", list(self.common[c])
+        for p, heard in told.items():
+            new[p] = float32(value[p] + part * (heard - value[p]))
+        union = sorted({*chosen[c], *told})
+        for word, i in enumerate(cell):
+            groups = self.tensors_in(union, word)
+            change = {p: float32(new[p] - self.common[c][p]) for group in groups for p in group}
+            row, meant = self.grid(change, groups, self.session + u32(round_, i))
+            here = codes[64 * word // self.block : 64 * (word + 1) // self.block] if self.block else []
+            carried = struct.pack("<dd", *self.carried[c]) if self.samples else b""
+            body = bytes(1) + carried + self.bitmap(union, word) + bytes(here) + row
+            frame = self.header("gather", round_, i) + body
+            frames.extend([i, j, frame.hex()] for j in cell if j != i)
+            digests += sha(b"cesar cell slice", body)
+            for p, step in meant.items():
+                changed[p] = float32(self.common[c][p] + step)
+        self.common[c], self.scores[c] = changed, codes
+        self.claims[c] = self.chains[c] + u32(round_) + members_bytes(cell, cell) + digests
+        self.chains[c] = sha(b"cesar cell chain", self.chains[c], u32(round_, 3, *cell), digests)
 
     def vector(self):
+        weighed = {"samples": self.samples, "most_samples": self.MOST} if self.samples else {}
         return {
             "kind": self.kind,
+            **weighed,
             "alpha": self.alpha,
-            "group_size": self.group_size,
+            "block": self.block,
             "tensors": self.tensors,
-            "network": self.network.hex(),
             "session": self.session.hex(),
-            "round": self.round,
+            "cells": self.MEMBERS,
             "privates": [private.hex() for private in self.static],
             "ephemerals": [private.hex() for private in self.ephemeral],
-            "seeds": [seed.hex() for seed in self.seeds],
-            "models": [struct.pack(f"<{self.size}f", *model).hex() for model in self.models],
-            "groups": self.groups,
-            "announces": [self.announce(i).hex() for i in self.nodes],
-            "terms": [[r, j, self.terms(r, j).hex()] for r in self.nodes for j in self.view(r)],
-            "shares": [[i, r, self.share(i, r)[0].hex()] for r in self.nodes for i in self.view(r)],
-            "results": [struct.pack(f"<{self.size}f", *self.result(r)).hex() for r in self.nodes],
+            "start": [floats(self.numbers_of(f"{self.name} common {c}", 1.0)).hex() for c in (0, 1)],
+            "rounds": self.rounds,
         }
 
 
-def groups_vectors():
+def cells_vectors():
     rounds = [
-        GroupedRound("union", 5, 2, [9, 0, 12], 0.25, "topk"),
-        GroupedRound("turns", 5, 2, [50, 90], 0.3, "random"),
-        GroupedRound("everything", 4, 3, [10], 1.0, "full"),
+        CellRounds("cells full", [100, 70], "full", 1.0),
+        CellRounds("cells random", [64, 128], "random", 0.4),
+        CellRounds("cells blocks", [90, 90], "blocks", 0.3, 16),
+        CellRounds("cells samples", [90, 90], "blocks", 0.3, 16, samples=[190, 20, 333, 7, 900, 41]),
+        CellRounds("cells full samples", [100, 70], "full", 1.0, samples=[190, 20, 333, 7, 900, 41]),
     ]
-    return {
-        "division": division_vectors(),
-        "turns": turns_vectors(),
-        "rounds": [one.vector() for one in rounds],
-    }
+    return {"rounds": [one.vector() for one in rounds]}
 
 
 # ── files ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -1220,7 +1169,7 @@ FILES = {
     "codecs": codec_vectors,
     "subsample": subsample_vectors,
     "wire": wire_vectors,
-    "groups": groups_vectors,
+    "cells": cells_vectors,
 }
 
 

@@ -32,12 +32,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cesar import linear
-from cesar.bits import ONE, jit, popcount
-from cesar.errors import ConfigError
-from cesar.seeds import SeedTree
-from cesar.theory import required_alpha
-from cesar.types import BitWords
+from cesar.base.errors import ConfigError
+from cesar.base.seeds import SeedTree
+from cesar.base.types import BitWords
+from cesar.graph.shares import required_alpha
+from cesar.kernels import linear
+from cesar.kernels.bits import ONE, jit, popcount
 
 CHAINS = 16
 """Independent chains; the result does not depend on the number of cores."""
@@ -74,7 +74,7 @@ def _below(state: State, bound: int) -> int:
 
 @jit
 def switch(adjacent: NDArray[np.bool_], edges: Ints, state: State, attempts: int) -> None:
-    """So many steps of the switch chain."""
+    """This number of steps of the switch chain."""
     count = len(edges)
     for _ in range(attempts):
         first, second = _below(state, count), _below(state, count)
@@ -145,6 +145,8 @@ def _reads(
     column: Ints,
 ) -> bool:
     """Whether the adversaries read somebody at a position that node x selects iff luck[x] < α."""
+    # One row per adversary: the sum over its contributors, without those of the adversaries themselves. Below s + 1 contributors
+    # nothing is sent. Somebody is read if the rows combine to a single unknown.
     nodes, columns, rank = len(adjacent), 0, 0
     column[:] = -1
     for r in bad:
@@ -178,7 +180,7 @@ def _observe(
     alphas: NDArray[np.float64],
     counts: Ints,
 ) -> None:
-    """Go on with a chain for so many graphs, and count: `counts[k, figure, s]`."""
+    """Go on with a chain for this number of graphs, and count: `counts[k, figure, s]`."""
     nodes, most = len(adjacent), len(alphas)
     order, luck = np.arange(nodes), np.zeros(nodes)
     traitor, near = np.zeros(nodes, dtype=np.bool_), np.zeros(nodes, dtype=np.int64)
@@ -187,6 +189,8 @@ def _observe(
     pivots, column = np.zeros(linear.MOST_ROWS, dtype=np.int64), np.zeros(nodes, dtype=np.int64)
     for number in range(graphs):
         switch(adjacent, edges, state, SWITCHES * len(edges))
+        # The first places of a shuffle are the adversaries; fewer adversaries are the first of these. All numbers of adversaries
+        # are therefore counted on the same graph, and what a node brings is added up once.
         for k in range(adversaries[-1]):
             other = k + _below(state, nodes - k)
             order[k], order[other] = order[other], order[k]
@@ -204,7 +208,7 @@ def _observe(
             bad = order[:count]
             for figure, value in enumerate(bounds(adjacent, bad, traitor, near, sets)):
                 for s in range(1, min(value, most - 1) + 1):
-                    counts[k, figure, s] += 1
+                    counts[k, figure, s] += 1  # a risk at s = 3 is one at s = 1 and 2, too
             if number % sampled == 0:
                 for s in range(1, most):
                     hit = _reads(adjacent, bad, traitor, luck, alphas[s], s, basis, pivots, column)
@@ -217,15 +221,15 @@ class Chain:
     def __init__(self, nodes: int, degree: int, seed: bytes) -> None:
         self.adjacent = np.zeros((nodes, nodes), dtype=bool)
         at = np.arange(nodes)
-        reach = [*range(1, degree // 2 + 1), *([nodes // 2] if degree % 2 else [])]
-        for step in reach:  # a ring with chords: any regular graph will do to start from
+        offsets = [*range(1, degree // 2 + 1), *([nodes // 2] if degree % 2 else [])]
+        for step in offsets:  # a ring with chords: any regular graph will do to start from
             self.adjacent[at, (at + step) % nodes] = self.adjacent[(at + step) % nodes, at] = True
         self.edges: Ints = np.argwhere(np.triu(self.adjacent)).astype(np.int64)
         self.state: State = np.frombuffer(seed, dtype=np.uint64).copy()
         self.switch(BURN_IN * len(self.edges))
 
     def switch(self, attempts: int) -> None:
-        """So many steps."""
+        """This number of steps."""
         switch(self.adjacent, self.edges, self.state, attempts)
 
 
@@ -255,7 +259,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Risk:
-    """The risk at one s with so many adversaries; `alpha` is what nodes select at a random position."""
+    """The risk at one s and one number of adversaries; `alpha` is what nodes select at a random position."""
 
     adversaries: int
     masks: int

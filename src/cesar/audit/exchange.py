@@ -8,7 +8,7 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from cesar.seeds import SeedTree
+from cesar.base.seeds import SeedTree
 
 Flags = NDArray[np.bool_]
 Ints = NDArray[np.int64]
@@ -20,8 +20,7 @@ class Exchange:
 
     Attributes:
         views: (n, δ) neighbours of each node, −1 behind the last.
-        selected: (q, n) distinct patterns; `[p, i]`: node i selected p. With `coordinated`, `[p, r]`: everybody
-            selected p towards r.
+        selected: (q, n) distinct patterns; `[p, i]`: node i selected p.
         weights: (q,) at how many positions each pattern occurs.
         masks: s.
         carried: (n, δ, δ) `[r, a, b]`: the share of r's a-th neighbour says that it carries the b-th's masks.
@@ -33,13 +32,12 @@ class Exchange:
     selected: Flags
     weights: Ints
     masks: int
-    coordinated: bool
     carried: Flags
     matched: Flags
     arrived: Flags
 
     @classmethod
-    def complete(cls, graph: nx.Graph, selected: Flags, masks: int, *, coordinated: bool = False) -> Exchange:
+    def complete(cls, graph: nx.Graph, selected: Flags, masks: int) -> Exchange:
         """A round in which everything arrived and every pair agreed.
 
         Args:
@@ -54,7 +52,6 @@ class Exchange:
             selected=patterns,
             weights=weights,
             masks=masks,
-            coordinated=coordinated,
             carried=pairs,
             matched=pairs,
             arrived=real,
@@ -71,10 +68,7 @@ class Exchange:
     def kept(self, patterns: slice = slice(None)) -> Flags:
         """(q, n, δ): whether the share of r's a-th neighbour holds the positions of a pattern."""
         chosen = self.selected[patterns]
-        if self.coordinated:
-            towards = np.broadcast_to(chosen[:, :, None], (*chosen.shape, self.views.shape[1]))
-        else:
-            towards = chosen[:, self.views]  # −1 reads the last node, and `carried` and `arrived` say no
+        towards = chosen[:, self.views]  # −1 reads the last node, and `carried` and `arrived` say no
         count = np.einsum("rab,qrb->qra", self.carried.astype(np.uint8), towards.astype(np.uint8))
         held: Flags = towards & self.arrived & (count >= self.masks)
         return held
@@ -87,8 +81,9 @@ class Exchange:
         found = []
         for r in coalition:
             view = self.views[r]
-            selects = [bool(chosen[r] if self.coordinated else chosen[i]) for i in view]
+            selects = [bool(chosen[i]) for i in view]
             honest = [a for a in np.flatnonzero(kept[r]) if view[a] not in coalition]
+            # Shares are nodes, and masks that cancel are edges. A mask that does not cancel is an open end: its part is noise.
             group = nx.Graph()
             group.add_nodes_from(honest)
             open_ends = set()

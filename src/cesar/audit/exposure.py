@@ -3,7 +3,7 @@
 What coalition A learns at position p from the shares that reach its member r: connect two honest shares at p
 if both carry the mask of their pair. A carries away the sum of each connected group from which no mask leads
 out, and nothing else about it (docs/privacy.md). With full coordination the group is H_r(p), everybody who
-contributed to r at p, without A. Exposed is whoever's value follows from these sums, `linear`.
+contributed to r at p, without A. A node is exposed if its value follows from these sums (`linear`).
 
 Positions at which the same nodes selected are alike, so the audit works on distinct patterns.
 """
@@ -23,11 +23,11 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from cesar import linear
 from cesar.audit.exchange import Exchange, Flags, Ints
-from cesar.bits import jit
-from cesar.seeds import SeedTree
-from cesar.topology import Owners, check_collusion, parties
+from cesar.base.seeds import SeedTree
+from cesar.graph.neighbourhood import Owners, check_collusion, parties
+from cesar.kernels import linear
+from cesar.kernels.bits import jit
 
 Progress = Callable[[str, int, int], None]
 """(what, done, of how many)."""
@@ -43,34 +43,37 @@ _CHUNK = 512
 
 @jit
 def _groups(
-    r: int,
     view: Ints,
     kept: Flags,
     chosen: Flags,
-    coordinated: bool,
     traitor: Flags,
     carried: Flags,
     matched: Flags,
     label: Ints,
     stack: Ints,
 ) -> int:
-    """Label the honest shares that reached r by connected group, 0, 1, …; −1 where nothing can be summed."""
+    """Label the honest shares that reached a receiver by connected group, 0, 1, …; negative where nothing can be summed.
+
+    Two shares hang together if both carry the mask of their pair. Masks with colluders are known to them and hold nothing
+    together. A mask whose other half did not arrive, or does not match, never cancels: then the whole group is noise.
+
+    Say 1–2 and 2–3 share masks, and 4 shares one with 5, whose share got lost. {1, 2, 3} is group 0, and 4 is noise.
+    """
+    # −1: not looked at yet; −2: in a group that does not cancel.
     label[:] = -1
     found = 0
     for first in range(len(view)):
         if label[first] != -1 or view[first] < 0 or not kept[first] or traitor[view[first]]:
             continue
-        label[first], stack[0], depth, closed = found, first, 1, True
+        label[first], stack[0], depth, closed = found, first, 1, True  # depth first from here, over masks
         while depth:
             depth -= 1
             a = stack[depth]
             for b in range(len(view)):
-                if not carried[a, b] or traitor[view[b]]:
-                    continue
-                if not (chosen[r] if coordinated else chosen[view[b]]):
+                if not carried[a, b] or traitor[view[b]] or not chosen[view[b]]:
                     continue
                 if not (matched[a, b] and kept[b]):
-                    closed = False
+                    closed = False  # go on all the same: all that hang on this group must be labelled
                 elif label[b] == -1:
                     label[b], stack[depth] = found, b
                     depth += 1
@@ -90,7 +93,6 @@ def _exposed(
     selected: Flags,
     weights: Ints,
     kept: Flags,
-    coordinated: bool,
     carried: Flags,
     matched: Flags,
     counts: Ints,
@@ -102,6 +104,9 @@ def _exposed(
 
     Returns how many times the rows were too many for the prime; the caller must then not trust the counts.
     """
+    # For each coalition and each pattern of who selected: the sums of all its receivers are rows of a linear system, reduced as
+    # they come. A row with a single one in it is somebody's value. Columns are numbered as nodes turn up, so that the system is as
+    # small as its unknowns; `names` leads back.
     (nodes, degree), width, too_many = views.shape, coalitions.shape[1] * views.shape[1] + 1, 0
     basis, pivots = np.zeros((linear.MOST_ROWS, width), np.int64), np.zeros(linear.MOST_ROWS, np.int64)
     column, names = np.full(nodes, -1, dtype=np.int64), np.zeros(width, dtype=np.int64)
@@ -116,9 +121,7 @@ def _exposed(
             columns, rank = 0, 0
             for r in coalitions[k]:
                 view, chosen, here = views[r], selected[q], kept[q, r]
-                groups = _groups(
-                    r, view, here, chosen, coordinated, traitor, carried[r], matched[r], label, stack
-                )
+                groups = _groups(view, here, chosen, traitor, carried[r], matched[r], label, stack)
                 for group in range(groups):
                     if rank == linear.MOST_ROWS:
                         too_many += 1
@@ -139,7 +142,7 @@ def _exposed(
             if hit:
                 counts[k] += weights[q]
                 hits[q] = True
-            for c in range(columns):
+            for c in range(columns):  # cheaper than clearing all: few nodes turn up
                 column[names[c]] = -1
         worst[:] = np.maximum(worst, read)
     return too_many
@@ -256,7 +259,6 @@ class _Auditor:
             one.selected,
             one.weights,
             self._kept,
-            one.coordinated,
             one.carried,
             one.matched,
             counts,

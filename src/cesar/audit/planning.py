@@ -1,4 +1,4 @@
-"""Graphs on which few masks stop many colluders, and fixed groups that stop them on any graph.
+"""Graphs on which few masks stop many colluders.
 
 The graphs are regular and connected, with neighbourhoods that hardly overlap. Start from a random regular graph and swap edges a–b, c–d for a–c, b–d, which keeps every degree. A swap is
 taken if it does not raise the cost: how far the strict condition is missed at s, summed over the receivers,
@@ -8,7 +8,6 @@ search does not get stuck.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,11 +15,10 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from cesar.bits import jit
-from cesar.errors import ConfigError
-from cesar.grouping import Groups, coalitions, describe, exposed, groups, plan
-from cesar.seeds import SeedTree
-from cesar.topology import check_collusion, overlaps, strict_requirement
+from cesar.base.errors import ConfigError
+from cesar.base.seeds import SeedTree
+from cesar.graph.neighbourhood import check_collusion, overlaps, strict_requirement
+from cesar.kernels.bits import jit
 
 STEEP = 64
 """What missing the condition by one costs, in units of the slope."""
@@ -245,44 +243,3 @@ def _check_possible(graph: nx.Graph, collusion: int, masks: int) -> None:
             f"colluders: neighbourhoods overlap {lowest * lowest} times per node, and at most {most} would be "
             f"harmless. Use more nodes, a lower degree, or --masks {masks + 1}"
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupPlan:
-    """Fixed groups with which so many colluders learn nothing in all rounds together.
-
-    Attributes:
-        groups: of each receiver.
-        draws: receivers that did not keep their first draw → which one they use.
-        possible: coalitions of up to `collusion` nodes.
-        looked_at: those of two or more whose sums overlap; the others can combine nothing.
-        leaks: how the coalitions that could read somebody with the first draw would have done it.
-    """
-
-    group_size: int
-    collusion: int
-    groups: Groups
-    draws: dict[int, int]
-    possible: int
-    looked_at: int
-    leaks: tuple[str, ...]
-
-
-def plan_groups(graph: nx.Graph, group_size: int, collusion: int, *, network: bytes = b"") -> GroupPlan:
-    """Draw groups until no coalition can solve for anybody, and say what that took.
-
-    Raises:
-        PrivacyError: no groups stop so many colluders on this graph.
-    """
-    draws = plan(graph, group_size, collusion, network=network)
-    first = groups(graph, group_size, network=network)
-    tried = list(coalitions(graph, collusion))
-    return GroupPlan(
-        group_size=group_size,
-        collusion=collusion,
-        groups=groups(graph, group_size, network=network, draws=draws),
-        draws=draws,
-        possible=sum(math.comb(len(graph), size) for size in range(1, collusion + 1)),
-        looked_at=len(tried),
-        leaks=tuple(describe(one, found) for one in tried if (found := exposed(first, one))),
-    )

@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
+from cesar.base.errors import ConfigError
+from cesar.base.types import NodeId
 from cesar.cli.output import console
-from cesar.errors import ConfigError
-from cesar.peer import claims, keyfiles
-from cesar.types import NodeId
+from cesar.peer.trust import certificates, keyfiles
 
 Digests = Annotated[
     list[str] | None,
@@ -24,30 +24,30 @@ Digests = Annotated[
 ]
 
 
-def read_requests(paths: list[Path], agreed: list[str]) -> dict[NodeId, claims.Request]:
+def read_requests(paths: list[Path], agreed: list[str]) -> dict[NodeId, certificates.Request]:
     """Requests that were compared, each for a node of its own."""
-    requests: dict[NodeId, claims.Request] = {}
+    requests: dict[NodeId, certificates.Request] = {}
     for path in paths:
         made = read_request(path, agreed)
-        if made.claim.id in requests:
+        if made.node.id in requests:
             raise ConfigError(
-                f"{path}: there is another request for node {made.claim.id}; each needs its own id"
+                f"{path}: there is another request for node {made.node.id}; each needs its own id"
             )
-        requests[made.claim.id] = made
+        requests[made.node.id] = made
     return requests
 
 
-def read_request(path: Path, agreed: list[str]) -> claims.Request:
+def read_request(path: Path, agreed: list[str]) -> certificates.Request:
     """A request that the person who signs has compared with what the site reads out.
 
     Raises:
         ConfigError: it is another, or nobody has compared it.
     """
     data = keyfiles.read_public(path)
-    made, digest = claims.Request.parse(data, str(path)), keyfiles.file_fingerprint(data)
-    whose = "which is its own owner" if made.claim.owner is None else f"a peer of {made.claim.owner}"
+    made, digest = certificates.Request.parse(data, str(path)), keyfiles.file_fingerprint(data)
+    whose = "which is its own owner" if made.node.owner is None else f"a peer of {made.node.owner}"
     console.print(
-        f"Request of {escape(made.claim.host_name)}, {escape(whose)}; its SHA-256 must be the one that the site reads out:\n{digest}",
+        f"Request of {escape(made.node.host_name)}, {escape(whose)}; its SHA-256 must be the one that the site reads out:\n{digest}",
         soft_wrap=True,
     )
     if agreed:

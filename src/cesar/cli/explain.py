@@ -10,46 +10,45 @@ from rich.table import Table
 
 from cesar.cli.options import AsJson
 from cesar.cli.output import console
-from cesar.experiment import explain as shown
 from cesar.sim import RoundResult
+from cesar.sim import explain as shown
 
 
 def command(as_json: AsJson = False) -> None:
     """One secure round of eight nodes: what each learned, what it saw, and what it cost."""
-    result, learned, glimpse = shown.secure_round()
+    _, learned, glimpse = shown.secure_round()
+    assert glimpse is not None, "nobody has crashed"
     compared = [(name, outcome.total_bytes, outcome.shared) for name, outcome in shown.compare()]
-    crashed, _, _ = shown.secure_round(crashes={3: "after_coordination"})
+    crashed, _, _ = shown.secure_round(crashes={3: "before_announce"})
     if as_json:
         rows = [{"method": name, "bytes": sent, "shared": shared} for name, sent, shared in compared]
         fields = {"learned": [asdict(row) for row in learned], "glimpse": asdict(glimpse), "methods": rows}
         typer.echo(json.dumps(fields))
         return
     console.print(
-        f"\n[bold]{shown.NODES} nodes average their models of {shown.SIZE:,} parameters with CESAR; each has "
-        f"{shown.DEGREE} neighbours.[/]\n"
-        "Each divides its neighbours into groups, always the same ones. In this round it gets part of the models\n"
-        f"of each group ({result.shared:.1%} of all values), hidden by masks that cancel in the sum of the group.\n",
+        f"\n[bold]{shown.NODES} nodes train a model of {shown.SIZE:,} parameters in two cells of {shown.MEMBERS}.[/]\n"
+        "The members of a cell hold one common model. Each hands in what it has trained since the last round, here\n"
+        f"{shown.SHARE:.0%} of it, under masks that cancel in the sum over all members. Then cells average their models.\n",
         soft_wrap=True,
     )
     _show_learned(learned)
     _show_glimpse(glimpse)
-    _show_crash(crashed, result)
+    _show_crash(crashed)
     _show_costs(compared)
 
 
 def _show_learned(learned: list[shown.Learned]) -> None:
     table = Table(title="What each node learned, and what it sent")
     table.add_column("node", justify="right", no_wrap=True)
-    table.add_column("hears sums of", no_wrap=True)
-    for heading in ("averaged", "models", "error", "coord. B", "values B", "other"):
+    table.add_column("its cell", no_wrap=True)
+    for heading in ("handed in", "error", "coord. B", "values B", "other"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in learned:
         sent = dict(row.sent)
         table.add_row(
             str(row.node),
-            " ".join(f"{{{', '.join(map(str, group))}}}" for group in row.groups),
-            f"{row.averaged:,}",
-            f"{row.mean_group:.2f}",
+            ", ".join(map(str, row.cell)),
+            f"{row.handed_in:,}",
             f"{row.largest_error:.0e}",
             f"{sent.pop('coordination'):,}",
             f"{sent.pop('values'):,}",
@@ -57,34 +56,38 @@ def _show_learned(learned: list[shown.Learned]) -> None:
         )
     console.print(table)
     console.print(
-        "averaged: parameters that are now a mean, of so many models on average\n"
-        "error: the largest difference to the same mean computed in the clear; B: bytes sent\n",
+        "handed in: numbers that are now in the sum of the cell, once and for all\n"
+        "error: the largest difference to the same round computed in the clear; B: bytes sent\n",
         style="dim",
     )
 
 
 def _show_glimpse(glimpse: shown.Glimpse) -> None:
-    table = Table(title=f"What node {glimpse.receiver} saw of the first parameters of its first group")
-    for member in glimpse.group:
-        table.add_column(f"node {member} has", justify="right", no_wrap=True)
+    table = Table(
+        title=f"What node {glimpse.keeper} saw of the first parameters, which it adds up for its cell"
+    )
+    for member in glimpse.members:
+        table.add_column(f"{member} has", justify="right", no_wrap=True)
         table.add_column("and sent", justify="right", no_wrap=True)
+    table.add_column(f"{glimpse.keeper} has", justify="right", no_wrap=True)
     table.add_column("the sum", justify="right", no_wrap=True)
-    for k, total in enumerate(glimpse.sums):
+    for k, (own, total) in enumerate(zip(glimpse.own, glimpse.sums, strict=True)):
         pairs = zip(glimpse.values, glimpse.words, strict=True)
-        cells = [cell for values, words in pairs for cell in (f"{values[k]:+.4f}", f"0x{words[k]:08x}")]
-        table.add_row(*cells, f"{total:+.4f}")
+        cells = [cell for values, words in pairs for cell in (f"{values[k]:+.3f}", f"{words[k]:08x}")]
+        table.add_row(*cells, f"{own:+.3f}", f"{total:+.3f}")
     console.print(table)
-    console.print("What a node has is never sent; the words that it sends look random.", style="dim")
-
-
-def _show_crash(crashed: RoundResult, whole: RoundResult) -> None:
-    graph, models = shown.network()
-    hit = sorted(graph[3])
-    before = (whole.vectors[hit] != models[hit]).mean()
-    after = (crashed.vectors[hit] != models[hit]).mean()
     console.print(
-        f"\nIf node 3 crashes after the coordination, its neighbours {', '.join(map(str, hit))} lose only\n"
-        f"the sums that it is part of: they average {after:.1%} of their parameters instead of {before:.1%}.\n"
+        "What a node has is never sent; the words that it sends look random. The sum goes to the other cell.",
+        style="dim",
+    )
+
+
+def _show_crash(crashed: RoundResult) -> None:
+    _, models = shown.network()
+    kept = [node for node in range(shown.NODES) if (crashed.vectors[node] == models[node]).all()]
+    console.print(
+        f"\nIf node 3 is away, its cell ({', '.join(map(str, kept))}) stands still for the round: nobody hands anything in, and all keep\n"
+        "what they have trained for the next sum. The other cell goes on.\n"
     )
 
 

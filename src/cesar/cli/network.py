@@ -14,22 +14,21 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from cesar import graphs
-from cesar.cli import up, watch
+from cesar.base.errors import ConfigError
+from cesar.base.seeds import SeedTree
+from cesar.base.types import NodeId
+from cesar.cli import signers
 from cesar.cli.ceremony import Digests, read_request, read_requests
 from cesar.cli.options import AsJson, Net
 from cesar.cli.output import console
-from cesar.errors import ConfigError
-from cesar.peer import claims, folder, keyfiles, passphrases, words
-from cesar.peer.authority import DAYS
-from cesar.peer.member import Member
-from cesar.peer.regrouping import Edge, told
-from cesar.peer.roster import FILE, Roster
-from cesar.seeds import SeedTree
-from cesar.sparsify import SparsifierName
-from cesar.types import NodeId
+from cesar.graph import named as graphs
+from cesar.peer.trust import certificates, changes, folder, keyfiles, naming, passphrases
+from cesar.peer.trust.authority import DAYS
+from cesar.peer.trust.member import Member
+from cesar.peer.trust.roster import FILE, Roster
 
 app = typer.Typer(no_args_is_help=True, help="Make a network of real peers, and change it.")
+signers.add_to(app)
 
 RequestFile = Annotated[
     Path, typer.Argument(metavar="REQUEST", help="The site's request.json, from `cesar peer request`.")
@@ -44,26 +43,27 @@ Topology = Annotated[
         "ids per line. Default: regular:6, or complete for 7 peers or fewer."
     ),
 ]
+DEFAULT_CELLS = 4
+InCells = Annotated[
+    int | None,
+    typer.Option(
+        "--cells",
+        help="Divide the peers into cells of at least this many (m; default 4): what a site trains is only ever seen added to what "
+        "the other members of its cell train, in all rounds. With --topology the paper's exchange takes their place.",
+    ),
+]
 Requests = Annotated[
     list[Path] | None,
     typer.Option(help="The request.json of a site that made its own keys; once for each such site."),
 ]
-Groups = Annotated[
-    int | None,
-    typer.Option(
-        help="A peer only ever sees sums over whole groups of so many neighbours or more, always the same ones (m); "
-        "twice as many neighbours are recommended. Default: 3, or 2 where somebody has only two neighbours; 0 is "
-        "for none, as with --masks."
-    ),
-]
 Masks = Annotated[
     int | None,
-    typer.Option(help="Without groups: masks that a parameter must carry to be sent (s); default 1."),
+    typer.Option(help="Masks that a parameter must carry to be sent (s); default 1."),
 ]
 Colluders = Annotated[
     int | None,
     typer.Option(
-        help="So many owners together compute nobody's values: groups are drawn so, or s follows from the topology."
+        help="This number of owners together compute nobody's values in one round: s follows from the topology."
     ),
 ]
 OwnersGiven = Annotated[
@@ -79,6 +79,7 @@ OwnersGiven = Annotated[
 def init(
     out: Annotated[Path, typer.Option(help="A new folder for the network.")],
     peers: Annotated[int | None, typer.Option(min=2, help="How many peers; else one per --request.")] = None,
+    cells: InCells = None,
     topology: Topology = None,
     name: Annotated[str | None, typer.Option(help="The network's name; else the folder's.")] = None,
     request: Requests = None,
@@ -88,9 +89,15 @@ def init(
     ] = 7400,
     days: Days = 365,
     seed: Annotated[int | None, typer.Option(help="Of a random topology; keys are always fresh.")] = None,
-    share: Annotated[float, typer.Option(help="Fraction of the parameters to be shared (β).")] = 0.3,
-    sparsifier: Annotated[SparsifierName, typer.Option(help="How a peer selects.")] = SparsifierName.RANDOM,
-    group_size: Groups = None,
+    share: Annotated[
+        float | None,
+        typer.Option(
+            help="Fraction of the parameters to be shared (β); default 0.3, and in cells everything."
+        ),
+    ] = None,
+    sparsifier: Annotated[
+        str | None, typer.Option(help="What is shared: random or topk; default random.")
+    ] = None,
     masks: Masks = None,
     collusion: Colluders = None,
     owner: OwnersGiven = None,
@@ -111,11 +118,23 @@ def init(
     """
     requests = read_requests(request or [], sha256 or [])
     count = _count(peers, requests, port)
-    draw = SeedTree(secrets.randbits(64) if seed is None else seed).generator("graph")
-    graph = graphs.parse(topology or ("regular:6" if count > 7 else "complete"), count, draw)
-    if group_size is None and masks is None and sparsifier is not SparsifierName.COORDINATED:
-        group_size = max(3 if min(dict(graph.degree).values()) >= 3 else 2, 1 + (collusion or 1))
-    settings = folder.settings(sparsifier.value, share, masks, collusion, group_size or None)
+    if cells is None and topology is None and masks is None:
+        if count < 3:
+            raise ConfigError(
+                "two peers cannot hide from one another: each takes its own part off the sum. Use three or more"
+            )
+        cells = min(DEFAULT_CELLS, count)
+    if cells is not None:
+        if topology is not None or masks is not None:
+            raise ConfigError(
+                "cells decide who talks to whom, and how many masks there are; leave --topology and --masks out"
+            )
+        chosen = None if share is None else sparsifier or "random"
+        graph, settings = nx.empty_graph(count), folder.cell_settings(cells, chosen, share, collusion or 1)
+    else:
+        draw = SeedTree(secrets.randbits(64) if seed is None else seed).generator("graph")
+        graph = graphs.parse(topology or ("regular:6" if count > 7 else "complete"), count, draw)
+        settings = folder.settings(sparsifier or "random", share or 0.3, masks, collusion)
     plan = folder.Plan(
         name=name or out.resolve().name,
         graph=graph,
@@ -128,17 +147,18 @@ def init(
         passphrase=passphrases.chosen(passphrases.AUTHORITY, "the authority's key") if passphrase else None,
     )
     folder.Network.create(out, plan, _now())
-    _show_made(out, plan, group_size or None)
+    _show_made(out, plan)
 
 
-def _show_made(out: Path, plan: folder.Plan, group_size: int | None) -> None:
+def _show_made(out: Path, plan: folder.Plan) -> None:
     """What was made, what is recommended, what to compare, and what to do next."""
     console.print(
         f"Made the network [bold]{plan.name}[/] of {len(plan.graph)} peers in {escape(str(out))}. Each peer needs its own "
         "folder and nothing else.",
         soft_wrap=True,
     )
-    _recommend(plan.graph, group_size)
+    roster = Roster.load(out / FILE, keyfiles.read_public(out / "ca" / keyfiles.CA_CERTIFICATE))
+    _show_cells(roster)
     _show_trust(out / "ca" / keyfiles.CA_CERTIFICATE)
     if not plan.requests:
         place = shlex.quote(str(out))
@@ -147,7 +167,7 @@ def _show_made(out: Path, plan: folder.Plan, group_size: int | None) -> None:
         )
 
 
-def _count(peers: int | None, requests: dict[NodeId, claims.Request], port: int) -> int:
+def _count(peers: int | None, requests: dict[NodeId, certificates.Request], port: int) -> int:
     """How many peers there will be."""
     count = peers or len(requests)
     if not count or any(node >= count for node in requests):
@@ -163,15 +183,24 @@ def _count(peers: int | None, requests: dict[NodeId, claims.Request], port: int)
 def sign(
     net: Net,
     request: RequestFile,
-    neighbours: Annotated[str, typer.Option(help="Ids of the peers that it averages with, such as 0,3,5.")],
+    neighbours: Annotated[
+        str,
+        typer.Option(
+            help="Ids of the peers that it averages with, such as 0,3,5; where there are cells, none."
+        ),
+    ] = "",
     days: Days = 365,
     sha256: Digests = None,
 ) -> None:
-    """Add a peer that made its own keys: sign its certificate and a new version of the roster."""
+    """Add a peer that made its own keys: sign its certificate and a new version of the roster.
+
+    Where there are cells it goes into the smallest one, which is divided if it has become large enough for two.
+    """
     made = read_request(request, sha256 or [])
-    changed = folder.Network.open(net).add(made, _ids(neighbours), now=_now(), days=days)
-    _show_signed(changed, made.claim.id)
-    _show_leaks(changed)
+    before = folder.Network.open(net)
+    changed = before.add(made, _ids(neighbours) if neighbours else (), now=_now(), days=days)
+    _show_changes(before.roster, changed.roster)
+    _show_signed(changed, made.node.id)
 
 
 @app.command("renew")
@@ -181,9 +210,7 @@ def renew(
     days: Days = 365,
     overlap: Annotated[
         int,
-        typer.Option(
-            min=0, help="For so many days the old certificate is accepted, too; 0 if it was stolen."
-        ),
+        typer.Option(min=0, help="Days for which the old certificate is accepted, too; 0 if it was stolen."),
     ] = folder.OVERLAP_DAYS,
     sha256: Digests = None,
 ) -> None:
@@ -194,9 +221,9 @@ def renew(
     """
     made = read_request(request, sha256 or [])
     changed = folder.Network.open(net).renew(made, now=_now(), days=days, overlap=overlap)
-    _show_signed(changed, made.claim.id)
-    until = changed.roster.members[made.claim.id].until
-    old = net / f"peer-{made.claim.id}"
+    _show_signed(changed, made.node.id)
+    until = changed.roster.members[made.node.id].until
+    old = net / f"peer-{made.node.id}"
     if until is not None:
         console.print(f"The old certificate is accepted until {until:%Y-%m-%d}.")
     elif old.is_dir():
@@ -214,16 +241,23 @@ def revoke(
         bool, typer.Option("--connect", help="Add the edges that keep the others connected and masked.")
     ] = False,
 ) -> None:
-    """Remove a peer: sign a roster without it. The others refuse it as soon as they have that version."""
+    """Remove a peer: sign a roster without it. The others refuse it as soon as they have that version.
+
+    A cell that has too few members then gets one of a larger cell, or is merged with another.
+    """
     before = folder.Network.open(net)
     after = before.remove(peer, _edges(edges), connect=connect, now=_now())
+    if after.roster.plan is not None:
+        console.print(f"Node {peer} is out of version {after.roster.version} of the roster.", soft_wrap=True)
+        _show_changes(before.roster, after.roster)
+        console.print(f"Give every site the new {escape(str(net / FILE))}.", soft_wrap=True)
+        return
     added = [f"{i}-{j}" for i, j in after.roster.graph.edges if not before.roster.graph.has_edge(i, j)]
     console.print(
         f"Node {peer} is out of version {after.roster.version} of the roster; edges added: "
         f"{', '.join(added) or 'none'}.\nGive every site the new {escape(str(net / FILE))}.",
         soft_wrap=True,
     )
-    _show_leaks(after)
 
 
 @app.command("reauthorise")
@@ -248,7 +282,6 @@ def extend(
         f"new {escape(str(net / FILE))}.",
         soft_wrap=True,
     )
-    _show_leaks(changed)
 
 
 @app.command("show")
@@ -256,14 +289,13 @@ def show(
     net: Annotated[Path, typer.Argument(metavar="NET", help="The network's folder, or a peer's.")],
     as_json: AsJson = False,
 ) -> None:
-    """Who is in the network, who dials whom (so who needs an open port), whose sums each peer hears, and when
-    certificates end.
-    """
+    """Who is in the network, who dials whom (so who needs an open port), and when certificates end."""
     authority = next(
         (net / sub for sub in ("ca", ".") if (net / sub / keyfiles.CA_CERTIFICATE).is_file()), net
     )
     roster = Roster.load(net / FILE, keyfiles.read_public(authority / keyfiles.CA_CERTIFICATE))
     rows = [_row(roster, member) for member in roster.members.values()]
+    lines, last = changes.check_log(net)
     if as_json:
         fields = {
             "network": roster.network,
@@ -271,8 +303,9 @@ def show(
             "issued": roster.issued.isoformat(),
             "expires": roster.expires.isoformat(),
             "digest": roster.digest.hex(),
-            "group_size": roster.group_size,
             "settings": dict(roster.settings),
+            "cells": None if roster.plan is None else roster.plan.cells,
+            "log": {"lines": lines, "sha256": last},
         }
         typer.echo(json.dumps({**fields, "peers": rows}))
         return
@@ -292,9 +325,15 @@ def show(
             _end(member.expires, member.valid(_now())),
         )
     console.print(table)
-    for node in roster.groups:
-        console.print(escape(words.hears(roster, node)), soft_wrap=True, highlight=False)
+    _show_cells(roster)
     console.print(f"This roster ends on {_end(roster.expires, roster.valid(_now()))}.", highlight=False)
+    if lines:
+        console.print(
+            f"{changes.LOG} has {lines} lines, unbroken; the last one's SHA-256: {last}",
+            style="dim",
+            soft_wrap=True,
+            highlight=False,
+        )
     _show_trust(authority / keyfiles.CA_CERTIFICATE)
 
 
@@ -302,7 +341,7 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def _owners(given: list[str], count: int, requests: dict[NodeId, claims.Request]) -> dict[int, str]:
+def _owners(given: list[str], count: int, requests: dict[NodeId, certificates.Request]) -> dict[int, str]:
     owners: dict[int, str] = {}
     for word in given:
         owner, equals, nodes = word.rpartition("=")
@@ -313,7 +352,7 @@ def _owners(given: list[str], count: int, requests: dict[NodeId, claims.Request]
                 raise ConfigError(
                     f"--owner {word}: node {node} is not there, has an owner already, or made its own request"
                 )
-            owners[node] = claims.check_owner(owner)
+            owners[node] = certificates.check_owner(owner)
     return owners
 
 
@@ -324,7 +363,7 @@ def _ids(text: str) -> list[int]:
     return [int(word) for word in words]
 
 
-def _edges(text: str) -> list[Edge]:
+def _edges(text: str) -> list[folder.Edge]:
     edges = []
     for word in filter(None, (word.strip() for word in text.split(","))):
         ends = word.split("-")
@@ -342,7 +381,6 @@ def _row(roster: Roster, member: Member) -> dict[str, Any]:
         "owner": member.owner,
         "address": member.address,
         "neighbours": list(near),
-        "groups": [list(group) for group in roster.groups.get(member.id, ())],
         "dials": [other for other in near if roster.dials(member.id, other)],
         "dialled_by": [other for other in near if roster.dials(other, member.id)],
         "expires": member.expires.isoformat(),
@@ -357,7 +395,7 @@ def _end(end: datetime, valid: bool) -> str:
 
 
 def _show_trust(path: Path) -> None:
-    certificate = claims.read_authority(keyfiles.read_public(path))
+    certificate = certificates.read_authority(keyfiles.read_public(path))
     console.print(
         f"The authority's certificate ends on {certificate.not_valid_after_utc:%Y-%m-%d}. SHA-256 of ca.pem, which "
         f"every site must have: {keyfiles.file_fingerprint(keyfiles.read_public(path))}",
@@ -367,42 +405,31 @@ def _show_trust(path: Path) -> None:
     )
 
 
-def _recommend(graph: nx.Graph, group_size: int | None) -> None:
-    """Say so where a peer that is away would leave a neighbour without any sum."""
-    few = [node for node in graph if group_size is not None and graph.degree[node] < 2 * group_size]
-    if group_size is not None and few:
+def _show_cells(roster: Roster) -> None:
+    """Who is only ever seen added to whom, cell by cell."""
+    if roster.plan is None:
+        return
+    for number, cell in enumerate(roster.plan.cells):
         console.print(
-            f"Groups of {group_size} work best with {2 * group_size} neighbours or more: {len(few)} peer(s) hear one group "
-            "only, and hear nothing while one of its members is away.",
+            escape(
+                f"Cell {number}: {naming.listed(roster, cell)}. What one of them trains is only ever seen added to what the others train."
+            ),
             soft_wrap=True,
+            highlight=False,
         )
 
 
-def _show_leaks(changed: folder.Network) -> None:
-    """What the change gives away, whoever it is given to."""
-
-    def name(node: NodeId) -> str:
-        return f"node {words.called(changed.roster, node)}"
-
-    for line in told(changed.leaks, name):
-        console.print(escape(line), soft_wrap=True, highlight=False)
-    if changed.leaks:
-        console.print(
-            "They differ by what was learned between the two sums, so these values are blurred by a round of training at "
-            "the least. Nobody else's value follows from the sums before and after.",
-            soft_wrap=True,
-            style="dim",
-        )
+def _show_changes(before: Roster, after: Roster) -> None:
+    """What a new version changes, in words."""
+    if after.plan is not None:
+        for line in changes.differences(before, after):
+            console.print(escape(f"· {line}"), soft_wrap=True, highlight=False)
 
 
 def _show_signed(changed: folder.Network, node: int) -> None:
     console.print(
-        f"Signed version {changed.roster.version} of the roster. The site copies all files of "
-        f"{escape(str(changed.signed(node)))} beside its keys; every other site takes the new "
+        f"Signed version {changed.roster.version} of the roster. The site takes "
+        f"{escape(str(changed.signed(node)))} with `cesar peer install`; every other site takes the new "
         f"{escape(str(changed.folder / FILE))}.",
         soft_wrap=True,
     )
-
-
-app.command("up")(up.command)
-app.command("watch")(watch.command)

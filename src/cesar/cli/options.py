@@ -18,9 +18,7 @@ Degree = Annotated[int, typer.Option(help="Neighbours of the receiver (δ).")]
 Masks = Annotated[
     int | None, typer.Option(help="Masks that a parameter must carry to be sent (s); default 1.")
 ]
-GroupSize = Annotated[
-    int | None, typer.Option(help="Members that a fixed group has at least (m), instead of masks.")
-]
+CellSize = Annotated[int | None, typer.Option("--cells", help="Members that a cell has at least (m).")]
 Share = Annotated[float, typer.Option(help="Fraction of the parameters to be shared (β).")]
 Alpha = Annotated[float, typer.Option(help="Fraction that each node selects (α).")]
 Rounds = Annotated[int, typer.Option(min=1, help="Rounds to time; the median counts.")]
@@ -33,7 +31,4 @@ Settle = Annotated[
     typer.Option(
         "--settle", min=0, help="Rounds of averaging without training at the end; the same at all peers."
     ),
-]
-WebPort = Annotated[
-    int, typer.Option(min=0, max=65535, help="Of the live page on 127.0.0.1; 0 takes one that is free.")
 ]

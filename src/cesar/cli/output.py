@@ -5,16 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
-
-if TYPE_CHECKING:
-    from cesar.experiment.journal import Row
-    from cesar.sim.simulation import RoundRecord
 
 console = Console()
 notices = Console(stderr=True)
@@ -25,14 +21,14 @@ def plain(value: object) -> str:
     return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
-def show(title: str, fields: dict[str, Any], *, as_json: bool, words: Callable[[Any], str] = plain) -> None:
+def show(title: str, fields: dict[str, Any], *, as_json: bool, shown: Callable[[Any], str] = plain) -> None:
     """A result as two columns, or as JSON."""
     if as_json:
         typer.echo(json.dumps(fields))
         return
     table = Table(title=title, show_header=False)
     for name, value in fields.items():
-        table.add_row(name.replace("_", " "), words(value))
+        table.add_row(name.replace("_", " "), shown(value))
     console.print(table)
 
 
@@ -58,43 +54,3 @@ def counting() -> Iterator[Callable[[str, int, int], None]]:
             progress.update(tasks[what], completed=done, total=total)
 
         yield count
-
-
-def run_bars() -> Progress:
-    """The display that `RunBars` writes to."""
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[figures]}"),
-        TextColumn("{task.fields[sent]}"),
-        TimeRemainingColumn(elapsed_when_finished=True),
-        console=notices,
-    )
-
-
-class RunBars:
-    """An observer that shows each run as a bar with its latest figures."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._task: TaskID | None = None
-
-    def started(self, title: str, seed: int, rounds: int, done: int) -> None:
-        self._task = self._progress.add_task(
-            f"{title}, seed {seed}", total=rounds, completed=done, figures="", sent=""
-        )
-
-    def round_done(self, record: RoundRecord, sent: float) -> None:
-        assert self._task is not None
-        self._progress.update(self._task, advance=1, sent=size(sent))
-
-    def tested(self, row: Row) -> None:
-        from cesar.experiment.results import METRICS  # noqa: PLC0415
-
-        assert self._task is not None
-        name = next(name for name in METRICS if name in row)
-        self._progress.update(self._task, figures=f"{name} {row[name]:.4f}")
-
-    def finished(self, summary: dict[str, object]) -> None:
-        """The bar stays as it is."""

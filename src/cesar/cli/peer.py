@@ -18,17 +18,22 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from cesar import files
+from cesar.base import files
+from cesar.base.errors import ConfigError
+from cesar.base.types import NodeId
 from cesar.cli.options import AsJson, Settle
 from cesar.cli.output import console
 from cesar.cli.process import need, terminated
-from cesar.errors import ConfigError
 from cesar.methods import SETTLE_ROUNDS
-from cesar.peer import changes, claims, identity, keyfiles, passphrases
-from cesar.types import NodeId
+from cesar.peer.trust import certificates, changes, identity, keyfiles, passphrases
+from cesar.peer.trust.address import check_address
+from cesar.peer.trust.foreign import escaped
 
 if TYPE_CHECKING:
-    from cesar.peer.peer import Peer
+    from cesar.peer.api.peer import Peer
+
+NOT_SETTLED = 3
+"""The exit code of a run whose final model lacks somebody."""
 
 app = typer.Typer(no_args_is_help=True, help="One peer of a network: keys, checks, training.")
 
@@ -40,9 +45,7 @@ Folder = Annotated[
 @app.command("request")
 def make_request(
     network_name: Annotated[str, typer.Option("--network", help="The network's name.")],
-    node: Annotated[
-        int, typer.Option("--id", help="This peer's id, as agreed with whoever runs the network.")
-    ],
+    node: Annotated[int, typer.Option("--id", help="This peer's id, as agreed with the authority.")],
     out: Annotated[Path, typer.Option(help="Folder for the keys; existing keys are never overwritten.")],
     name: Annotated[str | None, typer.Option(help="What people call this peer, such as hospital-x.")] = None,
     address: Annotated[
@@ -68,14 +71,14 @@ def make_request(
 ) -> None:
     """Make keys for this site, and a request that the network's authority can sign.
 
-    The keys stay in the folder. Send request.json to whoever runs the network, and put the files that come
-    back beside the keys.
+    The keys stay in the folder. Send request.json to the network's authority, and put its answer
+    beside the keys with `cesar peer install`.
     """
-    name = None if name is None else claims.check_name(name)
-    owner = None if owner is None else claims.check_owner(owner)
-    address = None if address is None else claims.check_address(address)
+    name = None if name is None else certificates.check_name(name)
+    owner = None if owner is None else certificates.check_owner(owner)
+    address = None if address is None else check_address(address)
     secret = passphrases.chosen(passphrases.PEER, "the new keys") if passphrase else None
-    made = claims.Request(
+    made = certificates.Request(
         csr=identity.make_keys(out, network_name, node, owner, secret), name=name, address=address
     ).to_bytes()
     _hand_over(out, made, f"Made keys in {escape(str(out))}; they stay there. ")
@@ -86,7 +89,7 @@ def _hand_over(folder: Path, request: bytes, before: str = "") -> None:
     path = folder / keyfiles.REQUEST
     files.write(path, request)
     console.print(
-        f"{before}Send {escape(str(path))} to whoever runs the network, and compare its SHA-256 over the telephone:\n"
+        f"{before}Send {escape(str(path))} to the network's authority, and compare its SHA-256 over the telephone:\n"
         f"{keyfiles.file_fingerprint(request)}",
         soft_wrap=True,
     )
@@ -94,16 +97,48 @@ def _hand_over(folder: Path, request: bytes, before: str = "") -> None:
 
 @app.command("renew")
 def renew(folder: Folder) -> None:
-    """Ask for a new certificate before the old one ends: a new TLS key beside the old, and a request for it.
+    """Ask for a new certificate before the old one ends: new keys of both kinds beside the old, and a request for them.
 
     The running peer goes on with what it has. It shows the new certificate as soon as certificate.pem and the roster that
     lists it lie in the folder.
     """
     need("peers", "pydantic")
-    from cesar.peer.config import PeerConfig  # noqa: PLC0415
+    from cesar.peer.trust.config import PeerConfig  # noqa: PLC0415
 
     keys = PeerConfig.load(folder).keys
-    _hand_over(keys, claims.Request(csr=identity.renewal(keys)).to_bytes())
+    _hand_over(keys, identity.renewal(keys).to_bytes())
+
+
+@app.command("install")
+def install(
+    folder: Folder,
+    source: Annotated[
+        Path, typer.Option("--from", metavar="SIGNED", help="The folder that came from the authority.")
+    ],
+    sha256: Annotated[
+        str | None,
+        typer.Option(
+            "--sha256",
+            metavar="HEX",
+            help="The SHA-256 of ca.pem that the authority reads out; the first time.",
+        ),
+    ] = None,
+) -> None:
+    """Put what the authority signed beside the keys: certificate, ca.pem, roster and peer.toml, each checked, and nothing else.
+
+    The certificate must be the one that this site's own request asked for. Keys are never touched.
+    """
+    need("peers", "pydantic")
+    from cesar.peer.trust import install as installing  # noqa: PLC0415
+
+    done = installing.install(folder, source, sha256)
+    for name, said in done.taken.items():
+        console.print(f"Took {name}: {escape(said)}", soft_wrap=True, highlight=False)
+    for name in done.kept:
+        console.print(f"Kept this site's own {name}; the one that came is another.", soft_wrap=True)
+    if done.ignored:
+        names = ", ".join(map(repr, done.ignored[:20]))
+        console.print(f"Left alone what nobody asked for: {escape(names)}", soft_wrap=True, highlight=False)
 
 
 @app.command("approve")
@@ -121,7 +156,7 @@ def approve(
     A running peer takes it up at its next round. Until then it goes on with the old one, and with those who have that.
     """
     need("peers", "pydantic")
-    from cesar.peer.config import PeerConfig  # noqa: PLC0415
+    from cesar.peer.trust.config import PeerConfig  # noqa: PLC0415
 
     config = PeerConfig.load(folder)
     authority = keyfiles.read_public(config.keys / keyfiles.CA_CERTIFICATE)
@@ -130,7 +165,7 @@ def approve(
         console.print("No roster waits for approval.")
         return
     old, new = found
-    said = changes.told(old, new, NodeId(config.tables.peer.id))
+    said = changes.differences(old, new, NodeId(config.tables.peer.id))
     console.print(
         f"Version {new.version} of the roster of {escape(new.network)}, after version {old.version}:"
     )
@@ -146,7 +181,7 @@ def approve(
     if sha256 is None and not typer.confirm("Approve it?"):
         raise typer.Exit(1)
     changes.approve(config.state, new)
-    changes.note(config.state, "approved", new, said, datetime.now(UTC))
+    changes.append_to_log(config.state, "approved", new, said, datetime.now(UTC))
     console.print("Approved.")
 
 
@@ -175,10 +210,11 @@ def run(
     and saved as the peer's checkpoint, unless the function has called `peer.settle` itself. Logs go to standard error.
     """
     need("peers", "grpc", "pydantic", "prometheus_client", "jinja2")
-    from cesar.peer import logs, troubles  # noqa: PLC0415  (only these commands need gRPC)
-    from cesar.peer.config import PeerConfig  # noqa: PLC0415
-    from cesar.peer.identity import Identity  # noqa: PLC0415
-    from cesar.peer.peer import Peer  # noqa: PLC0415
+    from cesar.peer.api.peer import Peer  # noqa: PLC0415
+    from cesar.peer.net import grpc_errors  # noqa: PLC0415  (only these commands need gRPC)
+    from cesar.peer.ops import logs  # noqa: PLC0415  (only these commands need gRPC)
+    from cesar.peer.trust.config import PeerConfig  # noqa: PLC0415
+    from cesar.peer.trust.identity import Identity  # noqa: PLC0415
 
     arguments, config = _arguments(settings or []), PeerConfig.load(folder)
     node = Identity.load(config.keys).id  # what is wrong here shows before a long import
@@ -191,7 +227,7 @@ def run(
     begin, totals = time.monotonic(), None
     with (
         terminated(),
-        troubles.caught() as stream,
+        grpc_errors.caught() as stream,
         logs.written(stream, node, current, as_json=log_json) as log,
     ):
         try:
@@ -206,6 +242,11 @@ def run(
         except KeyboardInterrupt:
             log.info("stopped by a signal")
     typer.echo(_summary(node, totals, time.monotonic() - begin))
+    if joined and joined[0].alone:
+        typer.echo(
+            "The final model lacks a cell that this peer hears: it did not come to settle in time.", err=True
+        )
+        raise typer.Exit(NOT_SETTLED)
 
 
 @app.command("check")
@@ -219,12 +260,12 @@ def check(
     Run it at several sites at the same time; it disturbs nobody who trains. Exit code 1 if something is wrong.
     """
     need("peers", "grpc", "pydantic", "prometheus_client", "jinja2")
-    from cesar.peer import troubles  # noqa: PLC0415
-    from cesar.peer.check import Check  # noqa: PLC0415
+    from cesar.peer.net import grpc_errors  # noqa: PLC0415
+    from cesar.peer.ops.check import Check  # noqa: PLC0415
 
     waiting = f"waiting for neighbours, {wait:.0f} seconds at most"
     try:
-        with troubles.caught() as real, Console(file=real).status(waiting):
+        with grpc_errors.caught() as real, Console(file=real).status(waiting):
             findings = asyncio.run(Check(folder, wait).run())
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
@@ -235,7 +276,7 @@ def check(
         marks = {True: "[green]✓[/]", False: "[red]✗[/]", None: "[yellow]![/]"}
         for finding in findings:
             console.print(
-                f"{marks[finding.ok]} [bold]{escape(finding.item)}[/]  {escape(finding.text)}",
+                f"{marks[finding.ok]} [bold]{escape(escaped(finding.item))}[/]  {escape(escaped(finding.text))}",
                 soft_wrap=True,
                 highlight=False,
             )

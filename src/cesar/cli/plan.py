@@ -1,157 +1,42 @@
-"""`cesar plan`: settings before anything runs, that is fractions, graphs, groups and the risk of collusion."""
+"""`cesar plan`: settings before anything runs, that is fractions, graphs and the risk of collusion."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
-from cesar import files, graphs, theory
-from cesar.audit import planning, report
+from cesar.audit import planning, statement
 from cesar.audit.collusion import Estimate, Risk, plan_collusion
-from cesar.audit.report import percent
-from cesar.cli.options import (
-    Alpha,
-    AsJson,
-    Degree,
-    GroupSize,
-    Masks,
-    Nodes,
-    SampleSeed,
-    Share,
-)
+from cesar.audit.statement import percent
+from cesar.cli.options import Alpha, AsJson, Degree, Masks, SampleSeed, Share
 from cesar.cli.output import console, counting, show
-from cesar.errors import ConfigError
-from cesar.grouping import check_group_size, group_sizes, hears
-from cesar.seeds import SeedTree
-from cesar.sparsify import RandomSubsampling
+from cesar.graph import named as graphs
+from cesar.graph import shares as theory
 
 app = typer.Typer(no_args_is_help=True, help="Choose settings before you run anything.")
 
 
-class Selecting(StrEnum):
-    """How a node selects, which matters to groups: they send what any member selected, or what is drawn for them."""
-
-    TOPK = "topk"
-    RANDOM = "random"
-
-
-Sparsifier = Annotated[Selecting, typer.Option(help="How nodes select; groups send the union of TopK.")]
-
-
 @app.command("alpha")
-def plan_alpha(
-    share: Share,
-    degree: Degree,
-    masks: Masks = None,
-    group_size: GroupSize = None,
-    sparsifier: Sparsifier = Selecting.TOPK,
-    as_json: AsJson = False,
-) -> None:
+def plan_alpha(share: Share, degree: Degree, masks: Masks = None, as_json: AsJson = False) -> None:
     """The fraction α that each node must select so that a fraction β is shared."""
-    fields = _hiding(degree, masks, group_size, sparsifier)
-    if group_size is None:
-        alpha = theory.required_alpha(share, degree, masks or 1)
-    elif sparsifier is Selecting.RANDOM:
-        alpha = RandomSubsampling(share).alpha
-    else:
-        alpha = theory.required_union_alpha(share, group_sizes(degree, group_size))
-    show("Select this fraction", {"share": share, **fields, "alpha": alpha}, as_json=as_json)
+    s = 1 if masks is None else masks
+    alpha = theory.required_alpha(share, degree, s)
+    fields = {"share": share, "degree": degree, "masks": s, "alpha": alpha}
+    show("Select this fraction", fields, as_json=as_json)
 
 
 @app.command("share")
-def plan_share(
-    alpha: Alpha,
-    degree: Degree,
-    masks: Masks = None,
-    group_size: GroupSize = None,
-    sparsifier: Sparsifier = Selecting.TOPK,
-    as_json: AsJson = False,
-) -> None:
+def plan_share(alpha: Alpha, degree: Degree, masks: Masks = None, as_json: AsJson = False) -> None:
     """The fraction β of the parameters that is shared if each node selects a fraction α."""
-    fields = _hiding(degree, masks, group_size, sparsifier)
-    if group_size is None:
-        share = theory.expected_share(alpha, degree, masks or 1)
-    elif sparsifier is Selecting.RANDOM:
-        share = RandomSubsampling(alpha).alpha
-    else:
-        share = theory.expected_union(alpha, group_sizes(degree, group_size))
-    show("This fraction is shared", {"alpha": alpha, **fields, "share": share}, as_json=as_json)
-
-
-def _hiding(
-    degree: int, masks: int | None, group_size: int | None, sparsifier: Selecting
-) -> dict[str, object]:
-    """How values are hidden, for the table.
-
-    Raises:
-        ConfigError: in two ways, or in none.
-    """
-    if group_size is None:
-        return {"degree": degree, "masks": 1 if masks is None else masks}
-    if masks is not None:
-        raise ConfigError("--group-size decides how many masks a value carries (one less); leave --masks out")
-    check_group_size(group_size)
-    if degree < group_size:
-        raise ConfigError(f"a receiver with {degree} neighbour(s) has no group of {group_size}")
-    sizes = ", ".join(map(str, group_sizes(degree, group_size)))
-    return {"degree": degree, "group_size": group_size, "members": sizes, "sparsifier": sparsifier.value}
-
-
-@app.command("groups")
-def plan_groups(
-    group_size: Annotated[int, typer.Option(help="Members that a group has at least (m).")] = 3,
-    collusion: Annotated[int, typer.Option(min=1, help="Colluders to be stopped in all rounds (k).")] = 2,
-    nodes: Nodes = 48,
-    degree: Annotated[int, typer.Option(min=1, help="Neighbours of every node.")] = 6,
-    graph: Annotated[Path | None, typer.Option(help="Edge list instead: 'i j' per line.")] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Write the edge list here, with the groups as remarks.")
-    ] = None,
-    seed: SampleSeed = 0,
-    as_json: AsJson = False,
-) -> None:
-    """Divide every receiver's neighbours into groups for good, so that no k nodes read anybody in all rounds together.
-
-    All coalitions are looked at. Receivers that take part in a leak draw their groups again. Simulations with this seed
-    have this graph and these groups; a network of peers plans its own when it is made, because they depend on its id.
-    """
-    draw = SeedTree(seed).generator("graph")
-    drawn = graphs.from_file(graph) if graph is not None else graphs.parse(f"regular:{degree}", nodes, draw)
-    plan = planning.plan_groups(drawn, group_size, collusion)
-    words = [hears(f"node {r}", groups) for r, groups in plan.groups.items()]
-    if out is not None:
-        origin = f"--graph {graph}" if graph else f"--nodes {nodes} --degree {degree} --seed {seed}"
-        head = [f"cesar plan groups --group-size {group_size} --collusion {collusion} {origin}", *words]
-        edges = sorted(tuple(sorted(edge)) for edge in drawn.edges)
-        text = "".join(f"# {line}\n" for line in head) + "".join(f"{i} {j}\n" for i, j in edges)
-        files.write(out, text)
-    if as_json:
-        fields = asdict(plan) | {"drew_again": sorted(plan.draws), "file": None if out is None else str(out)}
-        typer.echo(json.dumps(fields))
-        return
-    for line in words:
-        console.print(line, highlight=False, soft_wrap=True)
-    console.print(f"\n{_outcome(plan)}", highlight=False, soft_wrap=True)
-
-
-def _outcome(plan: planning.GroupPlan) -> str:
-    """What was looked at and what it took, in words."""
-    overlap = f"Of {plan.possible:,} coalitions of up to {plan.collusion} node(s), {plan.looked_at:,} have sums that overlap"
-    leaked = f"{len(plan.leaks):,} could read somebody with the first draw, none can now"
-    lines = [f"{overlap}; all of these were looked at. {leaked}."]
-    if plan.leaks:
-        lines.append(f"For example, {plan.leaks[0]}.")
-    if plan.draws:
-        again = [f"{r} ({count} time{'s' if count > 1 else ''})" for r, count in sorted(plan.draws.items())]
-        lines.append(f"Drew again: {', '.join(again)}.")
-    lines.append(f"[bold]Safe against {plan.collusion} colluder(s) in all rounds together.[/]")
-    return "\n".join(lines)
+    s = 1 if masks is None else masks
+    share = theory.expected_share(alpha, degree, s)
+    fields = {"alpha": alpha, "degree": degree, "masks": s, "share": share}
+    show("This fraction is shared", fields, as_json=as_json)
 
 
 @app.command("topology")
@@ -222,7 +107,7 @@ def plan_risk(
         )
     title = f"{graph_count:,} random {degree}-regular graphs of {nodes} nodes, seed {seed}, share {share:g}"
     if out is not None:
-        report.write_risks(risks, out, title)
+        statement.write_risks(risks, out, title)
     if as_json:
         rows = [_risk_fields(risk) for risk in risks]
         settings = {"nodes": nodes, "degree": degree, "graphs": graph_count, "share": share, "seed": seed}

@@ -8,14 +8,16 @@ import signal
 from collections.abc import Iterator
 from types import FrameType
 
-from cesar.errors import ConfigError
+from cesar.base.errors import ConfigError
 
 
 def need(extra: str, *modules: str) -> None:
     """Say what to install, before something is half done."""
     for module in modules:
         if importlib.util.find_spec(module) is None:
-            raise ConfigError(f"this command needs {module}: pip install 'cesar-learning[{extra}]'")
+            raise ConfigError(
+                f"this command needs {module}; in a copy of cesar's repository: pip install '.[{extra}]'"
+            )
 
 
 @contextlib.contextmanager

@@ -1,36 +1,59 @@
-"""All commands in one: what `cesar` runs."""
+"""All commands in one: what `cesar` runs.
+
+Commands that train, draw or compare belong to the laboratory, which this library does not import: its distribution
+registers them as an entry point, and they are here where their dependencies are installed.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from importlib.metadata import entry_points
 from typing import Annotated
 
 import typer
 from rich.markup import escape
 
 import cesar
-from cesar.cli import attack, audit, bench, data, demo, explain, network, peer, plan, report, reproduce, run
+from cesar.base.errors import CesarError, ConfigError
+from cesar.cli import audit, explain, network, peer, plan
 from cesar.cli.output import notices
-from cesar.errors import CesarError
+from cesar.peer.trust.foreign import escaped
+
+ANYTHING = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+ANYTHING = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+LABORATORY = ("run", "report", "demo", "bench", "data", "attack", "reproduce")
+"""Commands of the laboratory, to say what they need where it cannot be loaded."""
+
 
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
-    help="Train together with no server, and nobody sees anybody's parameters.",
+    help="Train one model together, without a server: what a site trains is only seen added to what others train.",
 )
-app.command("run")(run.command)
-app.command("report")(report.command)
-app.command("demo")(demo.command)
-app.command("audit")(audit.command)
-app.command("explain")(explain.command)
-app.add_typer(plan.app, name="plan")
-app.add_typer(bench.app, name="bench")
-app.add_typer(data.app, name="data")
-app.add_typer(network.app, name="network")
-app.add_typer(peer.app, name="peer")
-app.add_typer(attack.app, name="attack")
-app.add_typer(reproduce.app, name="reproduce")
+
+
+def add_laboratory() -> None:
+    """Add the laboratory's commands; without its dependencies, commands of the same names say what to install."""
+    try:
+        for found in entry_points(group="cesar.laboratory"):
+            found.load()(app, network.app)
+    except ModuleNotFoundError as missing:
+        for name in LABORATORY:
+            app.command(name, help="Needs the laboratory.", context_settings=ANYTHING)(_refuse(name, missing))
+
+
+def _refuse(command: str, missing: ModuleNotFoundError) -> Callable[[], None]:
+    def refuse() -> None:
+        raise ConfigError(
+            f"cesar {command} is of the laboratory, and {missing.name} is not installed; "
+            "in a copy of cesar's repository: pip install '.[lab]'"
+        )
+
+    return refuse
 
 
 def main() -> None:
@@ -38,7 +61,11 @@ def main() -> None:
     try:
         app()
     except CesarError as error:
-        notices.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        notices.print(
+            f"[bold red]error:[/] {escape(escaped(str(error), keep=chr(10)))}",
+            highlight=False,
+            soft_wrap=True,
+        )
         sys.exit(2)
 
 
@@ -55,3 +82,11 @@ def _root(
     ] = False,
 ) -> None:
     pass
+
+
+app.command("audit")(audit.command)
+app.command("explain")(explain.command)
+app.add_typer(plan.app, name="plan")
+app.add_typer(network.app, name="network")
+app.add_typer(peer.app, name="peer")
+add_laboratory()

@@ -4,9 +4,10 @@
     static secret, X25519(ephemerals)  ──HKDF-Extract──▶ pair secret          once per pair of ephemeral keys
     pair secret ──HKDF-Expand(label)──▶ mask key ‖ mask check                 once per pair, attempt and receiver
 
-A node replaces its ephemeral key at every start and every `EPOCH_ROUNDS` rounds, and forgets the old private half.
-Whoever takes a node's long-lived key later cannot make the masks of the past again: that needs a private half that
-is gone. Whoever exchanges an ephemeral key on its way gets masks that do not cancel, for it lacks the static secret.
+A peer has another ephemeral key in every round, and forgets its private half when the round is over; a simulated node, which
+protects nothing, has one for `EPOCH_ROUNDS` rounds.
+A thief of a node's long-lived key cannot make the masks of the past again: that needs a private half that
+is gone. Somebody who exchanges an ephemeral key on its way gets masks that do not cancel, for it lacks the static secret.
 
 The label of a mask names everything that must never give the same mask twice: protocol version, session,
 round, the two ids in ascending order, the receiver, and the fresh 16-byte seeds that the two drew for this
@@ -26,23 +27,25 @@ from __future__ import annotations
 import hashlib
 import hmac
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from numpy.typing import NDArray
 
-from cesar.errors import DataError
-from cesar.types import BitWords, Entropy, NodeId, RoundNo
+from cesar.base.errors import DataError
+from cesar.base.types import BitWords, Buffer, Entropy, NodeId, RoundNo
 
-VERSION = 2
+VERSION = 3
 SEED_BYTES = 16
 PUBLIC_BYTES = 32
 EPOCH_ROUNDS = 64
 SESSION_BYTES = 16
 CHECK_BYTES = 4
 FACTS_BYTES = 8
+LOSSES_BYTES = 8
 
 
 def hkdf_extract(salt: bytes, secret: bytes) -> bytes:
@@ -135,11 +138,19 @@ class Keyring:
     def public(self, round_: RoundNo) -> bytes:
         """The public half to announce in this round; a new epoch makes a new key and forgets the old one."""
         epoch = round_ // self._length
+        # A new epoch forgets the private half, and with it every secret that it made: what was recorded before stays closed even
+        # if this machine is taken tomorrow.
         if self._own is None or epoch != self._epoch:
             self._own = KeyPair.generate(lambda _: self._entropy(epoch))
             self._epoch = epoch
             self._secrets.clear()
         return self._own.public
+
+    def ended(self) -> None:
+        """A round is over. Where each has a key of its own, that goes now, and not only when the next one begins."""
+        if self._length == 1:
+            self._own = None
+            self._secrets.clear()
 
     def secret(self, peer: NodeId, public: bytes) -> PairSecret:
         """The pair secret with a peer that announced this ephemeral key.
@@ -151,6 +162,8 @@ class Keyring:
         if (peer, public) not in self._secrets:
             for known in [key for key in self._secrets if key[0] == peer]:
                 del self._secrets[known]  # a peer has one ephemeral key at a time
+            # Both halves go in, in an order that both ends know, so that the secret is bound to these two keys. The static secret goes
+            # in, too: somebody who swaps an ephemeral key on its way does not have it.
             low, high = sorted((self._own.public, public))
             material = self._static(peer).key + self._exchange(self._own, public) + low + high
             self._secrets[peer, public] = PairSecret(hkdf_extract(b"cesar ephemeral", material))
@@ -193,7 +206,7 @@ def facts_of(token: bytes, terms: bytes, partners: Mapping[NodeId, tuple[bytes, 
 
 def mask_key(
     secret: PairSecret,
-    attempt: RoundId,
+    round_id: RoundId,
     *,
     nodes: tuple[NodeId, NodeId],
     seeds: tuple[bytes, bytes],
@@ -214,8 +227,8 @@ def mask_key(
     context = b"".join(
         (
             _MASK,
-            attempt.session,
-            _MASK_IDS.pack(attempt.round_, low, high, receiver),
+            round_id.session,
+            _MASK_IDS.pack(round_id.round_, low, high, receiver),
             seed_low,
             seed_high,
             common,
@@ -224,3 +237,84 @@ def mask_key(
     )
     block = hkdf_expand_block(secret.key, context)
     return MaskKey(block[:32], block[32 : 32 + CHECK_BYTES])
+
+
+# ── cells ───────────────────────────────────────────────────────────────────────────────────────────────
+
+DIGEST_BYTES = 32
+_CELL_MASK = b"cesar cell mask" + struct.pack("<B", VERSION)
+
+
+def cell_terms(cell: int, members: Sequence[NodeId], scale: bytes, positions: bytes, chain: bytes) -> bytes:
+    """Digest of all that the members of a sum have agreed on, but for their tokens.
+
+    Args:
+        scale: the exponents of the sum.
+        positions: digest of U.
+        chain: names the common model that everybody has trained from.
+    """
+    ids = struct.pack(f"<II{len(members)}I", cell, len(members), *members)
+    return hashlib.sha256(
+        b"".join((b"cesar cell terms", ids, positions, chain, scale))
+    ).digest()  # the scale comes last: its length follows from the network's settings
+
+
+def cell_losses(*parts: bytes) -> bytes:
+    """What a member of a cell has thrown away so far, in a few bytes: equal if it was the same in the same rounds."""
+    return hashlib.sha256(b"".join((b"cesar cell losses", *parts))).digest()[:LOSSES_BYTES]
+
+
+def cell_facts(terms: bytes, tokens: Iterable[bytes]) -> bytes:
+    """What a masked slice rests on: the terms, and the tokens of all members in ascending order."""
+    return hashlib.sha256(b"".join((b"cesar cell facts", terms, *tokens))).digest()[:FACTS_BYTES]
+
+
+def cell_mask_key(
+    secret: PairSecret,
+    round_id: RoundId,
+    *,
+    nodes: tuple[NodeId, NodeId],
+    seeds: tuple[bytes, bytes],
+    cell: int,
+    terms: bytes,
+) -> MaskKey:
+    """The key of the mask that two members of a cell put on what they hand in in a round, all slices of it.
+
+    Args:
+        nodes: the two ids; `seeds` are theirs in the same order. Either order gives the same key.
+        terms: from `cell_terms`; members that hold different models, or were told different things, get other masks.
+    """
+    (low, high), (seed_low, seed_high) = nodes, seeds
+    if low > high:
+        low, high, seed_low, seed_high = high, low, seed_high, seed_low
+    ids = _MASK_IDS.pack(round_id.round_, low, high, cell)
+    block = hkdf_expand_block(
+        secret.key, b"".join((_CELL_MASK, round_id.session, ids, seed_low, seed_high, terms))
+    )
+    return MaskKey(block[:32], block[32 : 32 + CHECK_BYTES])
+
+
+def chain_start(model: NDArray[np.float32]) -> bytes:
+    """The first link: names the model that a cell begins with."""
+    return hashlib.sha256(b"cesar cell start" + model.astype("<f4", copy=False).tobytes()).digest()
+
+
+def chain_link(base: bytes, round_: int, keepers: Sequence[NodeId], digests: Sequence[bytes]) -> bytes:
+    """The next link: what was gathered in a round, slice by slice; an empty digest stands for a slice nobody has."""
+    ids = struct.pack(f"<II{len(keepers)}I", round_, len(keepers), *keepers)
+    named = b"".join(digest or bytes(DIGEST_BYTES) for digest in digests)
+    return hashlib.sha256(b"".join((b"cesar cell chain", base, ids, named))).digest()
+
+
+def slice_digest(body: Buffer) -> bytes:
+    """Names what one keeper has sent."""
+    digest = hashlib.sha256(b"cesar cell slice")
+    digest.update(body)
+    return digest.digest()
+
+
+def model_digest(body: Buffer) -> bytes:
+    """Names a whole common model, for a member that has to be given it."""
+    digest = hashlib.sha256(b"cesar cell model")
+    digest.update(body)
+    return digest.digest()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from cesar.types import BitWords, RingWords
+from cesar.base.types import BitWords, RingWords
 
 _ZEROS = memoryview(bytes(1 << 20))
 _START = modes.CTR(bytes(16))

@@ -9,9 +9,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from cesar import bits, memory
+from cesar.base import memory
+from cesar.base.types import BitWords
 from cesar.crypto.keystream import Keystream
-from cesar.types import BitWords
+from cesar.kernels import bits
 
 _TILES = 64
 """Tiles of 64 words expanded at a time: 256 KiB of keystream, which stays in the cache."""
@@ -26,7 +27,7 @@ KEPT_SIZE = 1 << 18
 """Sets of larger models are drawn whenever they are needed: they take memory, and a node needs few."""
 
 KEPT = 1024
-"""Of smaller ones so many are kept, 32 MB at most: those of a round of a thousand simulated nodes."""
+"""How many smaller ones are kept, 32 MB at most: those of a round of a thousand simulated nodes."""
 
 
 def expand_seed(seed: bytes, size: int, alpha: float) -> BitWords:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from cesar import bits
-from cesar.bits import ONE, ZERO, jit, popcount
+from cesar.base.types import BitWords, ByteArray
 from cesar.indices.indexset import IndexSet
-from cesar.types import BitWords, ByteArray
+from cesar.kernels import bits
+from cesar.kernels.bits import ONE, ZERO, jit, popcount
 
 BLOCK_WORDS = 64
-"""Densities adapt once per so many 64-bit words of the bitmap: every 4096 positions."""
+"""Words of the bitmap in a block. Densities adapt once per block: every 4096 positions."""
 
 BLOCK_BYTES = 8 * BLOCK_WORDS
 BLOCK_BITS = 64 * BLOCK_WORDS
@@ -26,7 +25,7 @@ POPCOUNTS = np.bitwise_count(np.arange(256, dtype=np.uint8))
 
 
 def blocks_of(size: int) -> int:
-    """How many blocks so many positions make."""
+    """How many blocks a set of this size has."""
     return -(-bits.words_for(size) // BLOCK_WORDS)
 
 
@@ -34,14 +33,12 @@ class Survey(NamedTuple):
     """What all codes that adapt by block want to know of a set.
 
     Attributes:
-        members: of each block.
-        classes: their density classes.
+        classes: the density class of each block.
         entropy: the sum of the blocks' entropies in bits.
         runs: runs of members, but for those that start at the beginning of a word after a member.
         expected_runs: of as many members at independent positions.
     """
 
-    members: NDArray[np.int64]
     classes: ByteArray
     entropy: float
     runs: int
@@ -50,27 +47,28 @@ class Survey(NamedTuple):
 
 def survey(indices: IndexSet) -> Survey:
     """Look at every block of a set once."""
-    members = np.empty(blocks_of(indices.size), dtype=np.int64)
-    classes = np.empty(len(members), dtype=np.uint8)
-    return Survey(members, classes, *_survey(indices.words, indices.size, members, classes))
+    classes = np.empty(blocks_of(indices.size), dtype=np.uint8)
+    return Survey(classes, *_survey(indices.words, indices.size, classes))
 
 
 @jit
-def _survey(
-    words: BitWords, size: int, members: NDArray[np.int64], classes: ByteArray
-) -> tuple[float, int, float]:
+def _survey(words: BitWords, size: int, classes: ByteArray) -> tuple[float, int, float]:
     entropy, runs, expected = 0.0, ZERO, 0.0
-    for block in range(len(members)):
+    for block in range(len(classes)):
         start, stop = block * BLOCK_WORDS, min((block + 1) * BLOCK_WORDS, len(words))
         found = ZERO
         for w in range(start, stop):
             found += popcount(words[w])
+            # A run begins at a member without one just below it: 0111 0011 & ~1110 0110 = 0001 0001, two runs.
             runs += popcount(words[w] & ~(words[w] << ONE))
         width = min(64 * stop, size) - 64 * start
-        members[block] = found
-        classes[block] = min(max((2 * CLASSES * members[block] + width) // (2 * width), 1), CLASSES - 1)
-        expected += members[block] * (1 - members[block] / BLOCK_BITS)
-        if 0 < members[block] < width:
-            share = members[block] / width
+        members = int(np.int64(found))
+        # 32 · members / width, rounded to nearest, in integers only: both ends must agree on the class.
+        classes[block] = min(max((2 * CLASSES * members + width) // (2 * width), 1), CLASSES - 1)
+        expected += members * (
+            1 - members / BLOCK_BITS
+        )  # a member begins a run if the position below it is empty
+        if 0 < members < width:
+            share = members / width
             entropy -= width * (share * np.log2(share) + (1 - share) * np.log2(1 - share))
     return entropy, int(runs), expected

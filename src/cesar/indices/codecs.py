@@ -7,16 +7,14 @@
 | 2   | patterns    | a density class (u8) per 4096 positions, then a Huffman code per 8 positions     |
 | 3   | Rice        | count (u32), k (u8), then per gap its quotient in unary and k low bits           |
 | 4   | Elias gamma | count (u32), then per gap ⌊log2 gap⌋ zeros, a one, and the low bits              |
-| 5   | entropy     | a density (u8) per 4096 positions, then ANS over 8 positions at a time           |
 | 6   | seed        | 16 bytes; the set is drawn from them                                             |
 
 A gap is the distance to the previous member (the first one to −1), so it is at least one. Bits fill bytes
-from the low end. docs/wire.md has every detail; tools/vectors writes the same bytes without this package.
+from the low end. Tag 5 was an entropy code; it is not used again. docs/wire.md has every detail; tools/vectors writes the same bytes without this package.
 
-Which code? `encode` takes the fastest whose size is within 2 % of the smallest. Speed falls down the
-table: bitmap is a copy, patterns reads eight positions per table look-up, Rice and Elias gamma one member
-at a time, and the entropy coder (constriction) reaches the entropy of each block but takes ten times as
-long as patterns. Real TopK selections cluster by layer, which is why densities adapt by block.
+Which code? `encode` takes the fastest whose size is within 2 % of what the density of each block allows, or the
+smallest where none is. Speed falls down the table: bitmap is a copy, patterns reads eight positions per table look-up,
+Rice and Elias gamma one member at a time. Real TopK selections cluster by layer, which is why densities adapt by block.
 docs/design/002-index-codes.md has the measurements.
 """
 
@@ -29,17 +27,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cesar import bits
+from cesar.base.errors import EncodingError
+from cesar.base.types import BitWords, Buffer, ByteArray
 from cesar.crypto.keys import SEED_BYTES
-from cesar.errors import EncodingError
-from cesar.indices import entropy, gaps, patterns
+from cesar.indices import gaps, patterns
 from cesar.indices.blocks import survey
 from cesar.indices.indexset import IndexSet
 from cesar.indices.streams import expect
-from cesar.types import BitWords, Buffer, ByteArray
+from cesar.kernels import bits
 
 SLACK = 0.02
-"""A faster code may be this much larger than the smallest."""
+"""A faster code may be this much larger than the entropy of the blocks."""
 
 
 class Code(IntEnum):
@@ -50,7 +48,6 @@ class Code(IntEnum):
     PATTERNS = 2
     RICE = 3
     ELIAS_GAMMA = 4
-    ENTROPY = 5
     SEED = 6
 
 
@@ -75,8 +72,8 @@ _CODECS = {
     Code.PATTERNS: _Codec(patterns.encode, patterns.decode),
     Code.RICE: _Codec(gaps.encode_rice, gaps.decode_rice),
     Code.ELIAS_GAMMA: _Codec(gaps.encode_gamma, gaps.decode_gamma),
-    Code.ENTROPY: _Codec(entropy.encode, entropy.decode),
 }
+_COUNTED = frozenset({Code.RICE, Code.ELIAS_GAMMA})
 
 
 def encode(indices: IndexSet, code: Code | None = None) -> bytes:
@@ -92,10 +89,12 @@ def encode(indices: IndexSet, code: Code | None = None) -> bytes:
 
 
 def _encode_fitting(indices: IndexSet) -> bytes:
-    """With the fastest code whose size is within `SLACK` of the smallest."""
+    """With the fastest code whose size is within `SLACK` of what can be reached, else with the smallest."""
+    # From fast to slow: a bitmap is a copy, patterns look up a byte at a time, gap codes go from member to member. The first one
+    # that is nearly as small as any could be is taken; only sets with structure get as far as the gap codes.
     known = survey(indices)
     rice = gaps.rice_parameter(indices)
-    smallest = known.entropy / 8 + len(known.classes)  # what the entropy code needs, to within a few bytes
+    smallest = known.entropy / 8 + len(known.classes)  # no code that knows a density per block needs less
     if known.runs < 0.8 * known.expected_runs:  # members cluster within blocks: a gap code may do better
         smallest = min(smallest, gaps.size_of(indices, rice), gaps.size_of(indices, None))
     limit = (1 + SLACK) * smallest + 16  # and a few bytes are no reason for a slow code
@@ -104,56 +103,70 @@ def _encode_fitting(indices: IndexSet) -> bytes:
     body = patterns.encode(indices, known.classes)  # written as fast as measured
     if len(body) <= limit:
         return bytes([Code.PATTERNS]) + body
-    for code, parameter in ((Code.RICE, rice), (Code.ELIAS_GAMMA, None)):
-        if gaps.size_of(indices, parameter) <= limit:
-            return bytes([code]) + _body(indices, code)
-    return bytes([Code.ENTROPY]) + _body(indices, Code.ENTROPY)
+    sizes = {Code.RICE: gaps.size_of(indices, rice), Code.ELIAS_GAMMA: gaps.size_of(indices, None)}
+    close = [code for code, size in sizes.items() if size <= limit]
+    sizes |= {Code.PATTERNS: len(body), Code.BITMAP: (indices.size + 7) // 8}
+    code = close[0] if close else min(sizes, key=lambda one: sizes[one])
+    return bytes([code]) + (body if code is Code.PATTERNS else _body(indices, code))
 
 
-KEPT_BYTES = 1 << 16
-"""Sets with longer encodings are read whenever they come: they take memory."""
+KEPT_BYTES, KEPT_SIZE = 1 << 16, 1 << 20
+"""Sets with longer encodings, or of larger models, are read whenever they come: they take memory."""
 
 
-def decode(data: Buffer, size: int, alpha: float | None = None, *, again: bool = False) -> IndexSet:
+def decode(data: Buffer, size: int, alpha: float | None = None, *, count: int | None = None) -> IndexSet:
     """The set of positions below `size` that `encode` wrote.
 
     Args:
         alpha: the density that a seed stands for; without it a seed is refused.
-        again: whether others read the same set, so that it is worth keeping.
+        count: how many positions it must have. Others read such a set, too, so that it is worth keeping.
 
     Raises:
-        EncodingError: truncated, too long, out of range, or with bits set past the end.
+        EncodingError: truncated, too long, out of range, with bits set past the end, or with another count.
     """
     view = np.frombuffer(data, dtype=np.uint8)
     if len(view) == 0:
         raise EncodingError("an index set needs at least one byte")
+    expect(len(view) <= longest(size), f"no set of {size} positions takes {len(view)} bytes")
     try:
         code = Code(int(view[0]))
     except ValueError:
         raise EncodingError(f"there is no index code {view[0]}") from None
     body = view[1:]
-    if code is Code.FULL:
-        expect(len(body) == 0, "a full set has no body")
-        return IndexSet.full(size)
     if code is Code.SEED:
         expect(alpha is not None and len(body) == SEED_BYTES, "a seed is not what was agreed on")
         assert alpha is not None
         return IndexSet.from_seed(body.tobytes(), size, alpha)
-    if again and len(body) <= KEPT_BYTES:
-        return _read_and_keep(code, body.tobytes(), size)
-    return _read(code, body, size)
+    if count is not None and code in _COUNTED:
+        _expect_count(gaps.count(body), count)  # it says so itself: nothing needs to be read
+    if code is Code.FULL:
+        expect(len(body) == 0, "a full set has no body")
+        _expect_count(size, count)
+        return IndexSet.full(size)
+    if count is not None and len(body) <= KEPT_BYTES and size <= KEPT_SIZE:
+        return _read_and_keep(code, body.tobytes(), size, count)
+    return _read(code, body, size, count)
 
 
-def _read(code: Code, body: ByteArray, size: int) -> IndexSet:
+def _expect_count(found: int, count: int | None) -> None:
+    expect(count is None or found == count, f"a set of {found} positions, but everybody selects {count} here")
+
+
+def _read(code: Code, body: ByteArray, size: int, count: int | None) -> IndexSet:
     words = _CODECS[code].decode(body, size)
     expect(bits.is_bitmap(words, size), "bits are set past the end of the set")
-    return IndexSet.of_words(words, size)
+    indices = IndexSet.of_words(words, size)
+    _expect_count(indices.count, count)
+    return indices
 
 
 @lru_cache(maxsize=256)
-def _read_and_keep(code: Code, body: bytes, size: int) -> IndexSet:
-    """All neighbours of a node read the set that it announced, in a simulation in one process."""
-    return _read(code, np.frombuffer(body, dtype=np.uint8), size)
+def _read_and_keep(code: Code, body: bytes, size: int, count: int) -> IndexSet:
+    """All neighbours of a node read the set that it announced, in a simulation in one process.
+
+    What is refused raises, and so is not kept: nobody fills this memory with sets that no honest node sends.
+    """
+    return _read(code, np.frombuffer(body, dtype=np.uint8), size, count)
 
 
 def _body(indices: IndexSet, code: Code) -> bytes:

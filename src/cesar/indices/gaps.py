@@ -1,4 +1,10 @@
-"""Rice and Elias gamma: one code per gap, the distance to the previous member (the first one to −1)."""
+"""Rice and Elias gamma: one code per gap, the distance to the previous member (the first one to −1).
+
+Both write a number of zeros, a one, and a tail of low bits, in the order in which they lie in the stream, lowest bit first.
+
+    Rice with k = 2, gap 11     11 − 1 = 10 = 2 · 4 + 2      2 zeros, a one, 2 in 2 bits       0 0 1 0 1
+    gamma, gap 11               11 = 8 + 3, ⌊log2 11⌋ = 3    3 zeros, a one, 3 in 3 bits       0 0 0 1 1 1 0
+"""
 
 from __future__ import annotations
 
@@ -7,11 +13,11 @@ import struct
 
 import numpy as np
 
-from cesar import bits
-from cesar.bits import ONE, ZERO, jit, lowest_bit, popcount
+from cesar.base.types import BitWords, ByteArray
 from cesar.indices.indexset import IndexSet
 from cesar.indices.streams import Stream, expect, expect_consumed, stream_bytes, stream_words
-from cesar.types import BitWords, ByteArray
+from cesar.kernels import bits
+from cesar.kernels.bits import ONE, ZERO, jit, lowest_bit, popcount
 
 _HEADER = struct.Struct("<I")
 
@@ -76,10 +82,16 @@ def _write_gaps(words: BitWords, rice: int, out: Stream) -> None:
 
 @jit
 def _read_gaps(stream: Stream, count: int, rice: int, size: int, words: BitWords) -> int:
-    """Returns the number of bits read, or −1 where a position is out of range."""
+    """Returns the number of bits read, or −1 where a position is out of range or the stream ends too early.
+
+    `window` holds the next `filled` bits of the stream, lowest first, and zeros above them. It is filled up by 32 bits whenever
+    fewer than 32 are left, so it never overflows, and a tail, which has at most 31, is always whole in it.
+    """
     window, filled, k, used = ZERO, ZERO, 0, 0
     position = -1
     for _ in range(count):
+        # Zeros up to the next one. A run may be longer than the window: then all of the window is zeros, they are counted, and
+        # the search goes on in the next word. It is over when something is left, since that begins with the one.
         zeros = ZERO
         while True:
             if filled < np.uint64(32):
@@ -90,14 +102,15 @@ def _read_gaps(stream: Stream, count: int, rice: int, size: int, words: BitWords
                 filled += np.uint64(32)
             run = filled if window == ZERO else min(lowest_bit(window), filled)
             zeros += run
-            window = ZERO if run == np.uint64(64) else window >> run
+            window = ZERO if run == np.uint64(64) else window >> run  # a shift by 64 is not defined
             filled -= run
             if filled > ZERO:
                 break
+        # Gamma's tail is as long as its run of zeros. No gap of a set that we allow needs more than 31 bits.
         tail = np.uint64(rice) if rice >= 0 else zeros
         if tail > np.uint64(31):
             return -1
-        window >>= ONE
+        window >>= ONE  # the one itself
         filled -= ONE
         if filled < np.uint64(32):
             if k == len(stream):
@@ -111,7 +124,7 @@ def _read_gaps(stream: Stream, count: int, rice: int, size: int, words: BitWords
         used += int(zeros + ONE + tail)
         gap = (zeros << tail) + low + ONE if rice >= 0 else (ONE << zeros) | low
         if gap > np.uint64(size):
-            return -1
+            return -1  # before it is added: a gap of a stranger's making could overflow the position
         position += int(gap)
         if position >= size:
             return -1
@@ -146,27 +159,29 @@ def _encode(indices: IndexSet, rice: int) -> bytes:
 
 def decode_rice(body: ByteArray, size: int) -> BitWords:
     """The bitmap of a body in Rice's code."""
+    members = count(body)
     expect(len(body) > _HEADER.size, "the header of a gap code is truncated")
     rice = int(body[_HEADER.size])
     expect(rice <= 31, f"a Rice parameter of {rice} is out of range")
-    return _decode(_count(body), body[_HEADER.size + 1 :], size, rice)
+    return _decode(members, body[_HEADER.size + 1 :], size, rice)
 
 
 def decode_gamma(body: ByteArray, size: int) -> BitWords:
     """The bitmap of a body in Elias's gamma code."""
+    return _decode(count(body), body[_HEADER.size :], size, -1)
+
+
+def count(body: ByteArray) -> int:
+    """How many members a body in either code says it has."""
     expect(len(body) >= _HEADER.size, "the header of a gap code is truncated")
-    return _decode(_count(body), body[_HEADER.size :], size, -1)
+    members: int = _HEADER.unpack(body[: _HEADER.size].tobytes())[0]
+    return members
 
 
-def _count(body: ByteArray) -> int:
-    count: int = _HEADER.unpack(body[: _HEADER.size].tobytes())[0]
-    return count
-
-
-def _decode(count: int, rest: ByteArray, size: int, rice: int) -> BitWords:
-    expect(count <= min(size, 8 * len(rest)), f"{count} members do not fit the set or the bytes")
+def _decode(members: int, rest: ByteArray, size: int, rice: int) -> BitWords:
+    expect(members <= min(size, 8 * len(rest)), f"{members} members do not fit the set or the bytes")
     words = np.zeros(bits.words_for(size), dtype=np.uint64)
-    used = _read_gaps(stream_words(rest), count, rice, size, words)
+    used = _read_gaps(stream_words(rest), members, rice, size, words)
     expect(used >= 0, "a position is out of range or the code is truncated")
     expect_consumed(rest, used)
     return words

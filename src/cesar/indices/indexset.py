@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cesar import bits
+from cesar.base.errors import EncodingError
+from cesar.base.types import BitWords
 from cesar.crypto.keys import digest_positions
 from cesar.crypto.subsample import expand_seed
-from cesar.errors import EncodingError
-from cesar.types import BitWords
+from cesar.kernels import bits
 
 
 @dataclass(frozen=True, slots=True, eq=False)

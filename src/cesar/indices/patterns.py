@@ -8,12 +8,12 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from cesar import bits
-from cesar.bits import ZERO, jit
+from cesar.base.types import BitWords, ByteArray
 from cesar.indices.blocks import BLOCK_BYTES, BLOCK_WORDS, CLASSES, POPCOUNTS, blocks_of, survey
 from cesar.indices.indexset import IndexSet
 from cesar.indices.streams import Stream, expect, expect_consumed, stream_bytes
-from cesar.types import BitWords, ByteArray
+from cesar.kernels import bits
+from cesar.kernels.bits import ZERO, jit
 
 LONGEST_PATTERN = 13
 """No code is longer, so the decoder's table has 2^13 entries and fits the cache."""
@@ -35,7 +35,7 @@ def pattern_lengths() -> NDArray[np.uint8]:
         while len(heap) > 1:
             (w1, _, left), (w2, _, right) = heapq.heappop(heap), heapq.heappop(heap)
             members = left + right
-            table[k, members] += 1
+            table[k, members] += 1  # whatever is joined moves down a level: its codes are one bit longer
             heapq.heappush(heap, (w1 + w2, made, members))
             made += 1
     return table
@@ -47,6 +47,10 @@ def _pattern_tables() -> tuple[NDArray[np.uint32], NDArray[np.uint16]]:
     lengths = pattern_lengths()
     encoder = np.zeros((CLASSES, 256), dtype=np.uint32)
     decoder = np.zeros((CLASSES, 1 << LONGEST_PATTERN), dtype=np.uint16)
+    # Canonical codes: shorter ones first, equally long ones in the order of their patterns, each one more than the one before.
+    # Lengths are all that both ends must agree on. Bits lie lowest first in the stream, so codes are stored reversed: a reader that
+    # looks at the next 13 bits finds the code in the lowest of them and anything above it. Every entry with these low bits is
+    # therefore the same: `reversed_`, and from there on in steps of 2^length.
     for k in range(1, CLASSES):
         code, previous = 0, 0
         for length, symbol in sorted((int(n), s) for s, n in enumerate(lengths[k])):
@@ -62,6 +66,7 @@ def _pattern_tables() -> tuple[NDArray[np.uint32], NDArray[np.uint16]]:
 @jit
 def _write_patterns(data: ByteArray, classes: ByteArray, codes: NDArray[np.uint32], out: Stream) -> int:
     """Returns how many bits were written."""
+    # `window` collects codes of up to 13 bits above the `filled` ones that wait, at most 31: 44 bits, and a word leaves at 32.
     window, filled, k = ZERO, ZERO, 0
     for block in range(len(classes)):
         row = codes[classes[block]]
@@ -92,6 +97,8 @@ def _read_patterns(
         for w in range(block * BLOCK_WORDS, min((block + 1) * BLOCK_WORDS, len(words))):
             word = ZERO
             for i in range(min(8, (size - 64 * w + 7) // 8)):
+                # Four more bytes when fewer than 32 bits are left, so that 13 are always there. Behind the end there are zeros: a
+                # code that is cut off reads them as if they were its own, `used` is then too large, and the caller sees it.
                 if filled < np.uint64(32):
                     for b in range(k, min(k + 4, len(data))):
                         window |= np.uint64(data[b]) << (filled + np.uint64(8 * (b - k)))
@@ -108,7 +115,7 @@ def _read_patterns(
 
 
 def encode(indices: IndexSet, classes: ByteArray | None = None) -> bytes:
-    """The body of a set; whoever has surveyed it knows its density classes."""
+    """The body of a set; a caller that has surveyed it knows its density classes."""
     data = bits.to_bytes(indices.words, indices.size)
     classes = survey(indices).classes if classes is None else classes
     out = np.empty(len(data) * LONGEST_PATTERN // 32 + 1, dtype=np.uint32)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from cesar.errors import EncodingError
-from cesar.types import ByteArray
+from cesar.base.errors import EncodingError
+from cesar.base.types import ByteArray
 
 Stream = NDArray[np.uint32]
 
@@ -18,7 +18,7 @@ def expect(condition: bool, message: str) -> None:
 
 
 def stream_bytes(words: Stream, used_bits: int) -> bytes:
-    """The bytes that hold so many bits."""
+    """The bytes that hold the bits which were used."""
     return words.astype("<u4", copy=False).tobytes()[: (used_bits + 7) // 8]
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from cesar.errors import ConfigError
-from cesar.peer.model import Which
-from cesar.peer.peer import Peer
-from cesar.peer.report import Report
+from cesar.base.errors import ConfigError
+from cesar.peer.api.model import Which
+from cesar.peer.api.peer import Peer
+from cesar.peer.driver.report import Report
 
 
 class CesarCallback(Callback):

@@ -10,30 +10,29 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cesar import ring
+from cesar.base.errors import Reason, RemoteProtocolError
+from cesar.base.types import Entropy, NodeId
 from cesar.crypto.keys import SEED_BYTES, Keyring, MaskKey, RoundId, mask_key
-from cesar.errors import Reason, RemoteProtocolError
+from cesar.graph.neighbourhood import Neighbourhood
 from cesar.indices import IndexSet
+from cesar.kernels import ring
 from cesar.methods import Cesar
 from cesar.protocol.events import Contribution, Outbound
 from cesar.protocol.sender import dither_for
-from cesar.sparsify import write_set
-from cesar.topology import Neighbourhood
-from cesar.types import Entropy, NodeId
-from cesar.wire import Announce, Header, Kind, Token
+from cesar.protocol.wire import Announce, Header, Kind, Token
 
 
 class Announced(NamedTuple):
-    """What a neighbour has said about itself; without a set where the receiver's is everybody's."""
+    """What a neighbour has said about itself."""
 
     token: Token
     exponents: tuple[int, ...]
-    indices: IndexSet | None
+    indices: IndexSet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """One masked attempt.
+    """One masked attempt at a round.
 
     Attributes:
         token: drawn for this attempt and announced.
@@ -42,7 +41,7 @@ class Context:
     """
 
     method: Cesar
-    attempt: RoundId
+    round_id: RoundId
     hood: Neighbourhood
     own: Contribution
     keys: Keyring
@@ -61,7 +60,7 @@ class Context:
     def drawn(
         cls,
         method: Cesar,
-        attempt: RoundId,
+        round_id: RoundId,
         hood: Neighbourhood,
         own: Contribution,
         keys: Keyring,
@@ -70,10 +69,10 @@ class Context:
         scale_bits: int | None = None,
     ) -> Context:
         """With fresh seeds."""
-        token = Token(entropy(SEED_BYTES), keys.public(attempt.round_))
+        token = Token(entropy(SEED_BYTES), keys.public(round_id.round_))
         return cls(
             method=method,
-            attempt=attempt,
+            round_id=round_id,
             hood=hood,
             own=own,
             keys=keys,
@@ -89,10 +88,10 @@ class Context:
         return len(self.hood.view) + 1 if self.method.weights == "neighbours" else 0
 
     def header(self, kind: Kind) -> Header:
-        return Header(kind, self.attempt, self.me)
+        return Header(kind, self.round_id, self.me)
 
     def refusal(self, sender: NodeId, reason: Reason, detail: str) -> RemoteProtocolError:
-        return RemoteProtocolError(sender, reason, detail, self.attempt.round_)
+        return RemoteProtocolError(sender, reason, detail, self.round_id.round_)
 
     @contextlib.contextmanager
     def blaming(self, peer: NodeId) -> Iterator[None]:
@@ -102,7 +101,7 @@ class Context:
         except RemoteProtocolError:
             raise
         except Exception as error:
-            raise RemoteProtocolError.fault(peer, error, self.attempt.round_) from error
+            raise RemoteProtocolError.fault(peer, error, self.round_id.round_) from error
 
     def check_scale(self, sender: NodeId, announced: tuple[int, ...]) -> None:
         """Refuse a neighbour whose values could be so large that the sum would mean nothing."""
@@ -118,11 +117,8 @@ class Context:
 
     def announcement(self, recipients: Iterable[NodeId]) -> Outbound:
         """What this node says about itself."""
-        message = Announce(
-            token=self.token,
-            exponents=self.own.exponents,
-            indices=write_set(self.own.selected, self.method.index_code),
-        )
+        indices = self.method.sparsifier.write(self.own.selected, self.method.index_code)
+        message = Announce(token=self.token, exponents=self.own.exponents, indices=indices)
         return Outbound(
             recipients=tuple(sorted(recipients)), frame=message.encode(self.header(Kind.ANNOUNCE))
         )
@@ -135,7 +131,7 @@ class Context:
         """
         return mask_key(
             self.keys.secret(j, token.ephemeral),
-            self.attempt,
+            self.round_id,
             nodes=(self.me, j),
             seeds=(self.token.seed, token.seed),
             receiver=receiver,
@@ -144,7 +140,7 @@ class Context:
         )
 
     def grid(self, exponents: tuple[int, ...], contributors: int) -> ring.Grid:
-        """On which so many values are added up."""
+        """The grid on which this number of values is added up."""
         if self.method.decimals is not None:
             return ring.decimal_grid(self.method.decimals, self.size)
         return ring.binary_grid(self.method.ring_bits, self.edges, exponents, contributors)

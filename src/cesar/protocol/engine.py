@@ -8,33 +8,28 @@ from dataclasses import replace
 
 import numpy as np
 
-from cesar import ring
+from cesar.base.errors import DataError, LocalProtocolError, RemoteProtocolError
+from cesar.base.types import Buffer, Entropy, NodeId, RoundNo
 from cesar.crypto.keys import Keyring, RoundId
-from cesar.errors import DataError, LocalProtocolError, RemoteProtocolError
+from cesar.graph.neighbourhood import Neighbourhood
 from cesar.indices import codecs
-from cesar.methods import DPSGD, Cesar, Method, SecureAggregation
+from cesar.kernels import ring
+from cesar.methods.base import EdgeMethod
 from cesar.protocol.context import Context
-from cesar.protocol.continuity import Continuity
 from cesar.protocol.events import AggregateReady, Contribution, Deadlines, Event, FrameRejected, Outbound
-from cesar.protocol.grouped import GroupedRound
 from cesar.protocol.inbox import Inbox
 from cesar.protocol.masked import MaskedRound
 from cesar.protocol.plain import PlainRound
 from cesar.protocol.round import Round
-from cesar.topology import Neighbourhood
-from cesar.types import Buffer, Entropy, LastSum, NodeId, RoundNo
-from cesar.wire import Kind
+from cesar.protocol.wire import Kind
 
 
-def _unified(method: Method) -> Cesar | DPSGD:
-    return method.as_cesar() if isinstance(method, SecureAggregation) else method
-
-
-def _early_kinds(method: Cesar | DPSGD) -> frozenset[Kind]:
+def _early_kinds(method: EdgeMethod) -> frozenset[Kind]:
     """What can come before this node begins: where receivers tell terms, all but announcements answers its own."""
-    if isinstance(method, DPSGD):
+    masked = method.masked
+    if masked is None:
         return frozenset((Kind.PLAIN_SHARE,))
-    return frozenset((Kind.ANNOUNCE,) if method.has_terms else (Kind.ANNOUNCE, Kind.SHARE))
+    return frozenset((Kind.ANNOUNCE,) if masked.has_terms else (Kind.ANNOUNCE, Kind.SHARE))
 
 
 class Engine:
@@ -46,58 +41,52 @@ class Engine:
         keys: this node's keys; D-PSGD needs none.
         first_round: frames of earlier rounds are late from the start.
         tensors: the sizes of the model's tensors, each of which gets a scale of its own; by default it is one.
-        continuity: that of an engine of the same node before this one; its sums count.
         scale_bits: announcements of values over 2^this times the own (or 1, if those are smaller) are refused.
     """
 
     def __init__(
         self,
         node: NodeId,
-        method: Method,
+        method: EdgeMethod,
         size: int,
         *,
         session: bytes,
         keys: Keyring | None = None,
         first_round: int = 0,
         tensors: Sequence[int] | None = None,
-        continuity: Continuity | None = None,
         scale_bits: int | None = None,
     ) -> None:
         self._scale_bits = scale_bits
         self._node, self._size, self._session, self._keys = node, size, session, keys
-        self._method = _unified(method)
-        if isinstance(self._method, Cesar) and keys is None:
+        self._method = method
+        if method.masked is not None and keys is None:
             raise LocalProtocolError("a masked method needs the keys of the node")
         if tensors is not None and (sum(tensors) != size or min(tensors, default=-1) < 0):
             raise LocalProtocolError(f"the sizes of the tensors do not add up to {size} parameters")
-        if tensors is None or (isinstance(self._method, Cesar) and self._method.decimals is not None):
+        if tensors is None or method.has_one_scale:
             tensors = (size,)
         self.edges = np.cumsum(tensors, dtype=np.int64)
-        if isinstance(self._method, DPSGD) and (self._method.noise or self._method.gossip_steps > 1):
-            raise LocalProtocolError("noise and gossip steps are for simulations; peers use CESAR instead")
         # Values of 4 bytes, and an index set; relay frames can be larger (see begin_round).
         self._largest_share = 4 * size + codecs.longest(size) + 65536
         self._inbox = Inbox(node, session, RoundNo(first_round), self._largest_share)
-        self._inbox.early_kinds = _early_kinds(self._method)
-        self._continuity = continuity or Continuity()
+        self._inbox.early_kinds = _early_kinds(method)
         self._round: Round | None = None
         self._own: Contribution | None = None
         self._number = RoundNo(first_round)
         self._events: deque[Event] = deque()
 
-    def use_method(self, method: Method) -> None:
+    def use_method(self, method: EdgeMethod) -> None:
         """Average in this way from the next round on; strict mode has another s on every graph.
 
         Raises:
             LocalProtocolError: a round is running, or the new way needs what the engine was not given.
         """
-        chosen = _unified(method)
         if self._inbox.running:
             raise LocalProtocolError("the method can change between rounds only")
-        if isinstance(chosen, Cesar) != isinstance(self._method, Cesar):
+        if (method.masked is None) != (self._method.masked is None):
             raise LocalProtocolError("a network cannot change between masked and plain averaging")
-        self._method = chosen
-        self._inbox.early_kinds = _early_kinds(chosen)
+        self._method = method
+        self._inbox.early_kinds = _early_kinds(method)
 
     def begin_round(
         self,
@@ -124,8 +113,8 @@ class Engine:
             raise DataError(
                 f"the model has {len(contribution.vector)} parameters, but the network averages {self._size}"
             )
-        attempt = RoundId(session=self._session, round_=round_)
-        started = self._make_round(attempt, hood, contribution, entropy, deadlines)
+        round_id = RoundId(session=self._session, round_=round_)
+        started = self._make_round(round_id, hood, contribution, entropy, deadlines)
         self._inbox.largest_frame = self.largest_frame(hood)
         kept = self._inbox.open(round_)
         self._round, self._own, self._number = started, contribution, round_
@@ -134,7 +123,7 @@ class Engine:
                 self.receive(sender, payload)
             except RemoteProtocolError as error:
                 self._events.append(FrameRejected(error=error))
-        self._settle()
+        self._advance()
 
     def largest_frame(self, hood: Neighbourhood) -> int:
         """No frame of a round in this neighbourhood has more bytes."""
@@ -143,21 +132,20 @@ class Engine:
 
     def _make_round(
         self,
-        attempt: RoundId,
+        round_id: RoundId,
         hood: Neighbourhood,
         contribution: Contribution,
         entropy: Entropy,
         deadlines: Deadlines,
     ) -> Round:
-        if isinstance(self._method, DPSGD):
-            return PlainRound(self._method, attempt, hood, contribution, deadlines)
+        method = self._method.masked
+        if method is None:
+            return PlainRound(self._method, round_id, hood, contribution, deadlines)
         assert self._keys is not None
         context = Context.drawn(
-            self._method, attempt, hood, contribution, self._keys, self.edges, entropy, self._scale_bits
+            method, round_id, hood, contribution, self._keys, self.edges, entropy, self._scale_bits
         )
-        if self._method.group_size is None:
-            return MaskedRound(context, deadlines)
-        return GroupedRound(context, deadlines, self._continuity)
+        return MaskedRound(context, deadlines)
 
     def receive(self, sender: NodeId, payload: Buffer) -> RoundNo | None:
         """Take in a frame that the transport says came from `sender`, in any order.
@@ -169,16 +157,17 @@ class Engine:
             RemoteProtocolError: the frame is refused and nothing has changed.
         """
         kind, round_, body = self._inbox.admit(sender, payload)
-        late = round_ if self._inbox.is_over(round_) else None
-        if body is not None and self._round is not None:
+        if body is None:  # it is kept for its round, or comes after that
+            return round_ if self._inbox.is_over(round_) else None
+        if self._round is not None:
             try:
                 self._round.handle(sender, kind, body)
             except RemoteProtocolError:
                 raise
             except Exception as error:
                 raise RemoteProtocolError.fault(sender, error, round_) from error
-            self._settle()
-        return late
+            self._advance()
+        return None
 
     def outbound(self) -> Iterator[Outbound]:
         """Frames to send. Each is made when it is pulled, so that only one is in memory at a time.
@@ -197,10 +186,6 @@ class Engine:
             if out is None:
                 return
             yield out
-
-    def new_sums(self) -> list[LastSum] | None:
-        """What a driver makes durable before it sends the next frame, if that has changed; see `Continuity`."""
-        return self._continuity.changes()
 
     def next_event(self) -> Event | None:
         """What has happened, oldest first."""
@@ -224,7 +209,7 @@ class Engine:
 
     def tick(self, now: float) -> None:
         """Time has passed: end the phases that are over."""
-        self._settle(now)
+        self._advance(now)
 
     def close(self) -> None:
         """Forget the round and everything secret in it.
@@ -238,7 +223,7 @@ class Engine:
             self._round.outbox.forget()
         self._round = self._own = None
 
-    def _settle(self, now: float | None = None) -> None:
+    def _advance(self, now: float | None = None) -> None:
         """Report what the last input, or the time, has brought about."""
         if self._round is None or not self._inbox.running:
             return
@@ -260,7 +245,7 @@ class Engine:
             self._inbox.finish()
 
     def _given_up(self, error: Exception) -> AggregateReady:
-        """The round ends with the own model, for what arrived cannot be used; whoever is known to have sent it is named."""
+        """The round ends with the own model, for what arrived cannot be used. Its sender is named, where it is known."""
         assert self._round is not None
         assert self._own is not None
         if isinstance(error, RemoteProtocolError):
@@ -277,7 +262,7 @@ class Engine:
         self._events.append(FrameRejected(error=blamed))
 
     def _checked(self, outcome: AggregateReady) -> AggregateReady:
-        """A result that can be used, or the own model: whoever takes part in a sum can make it as large as it likes."""
+        """A result that can be used, or the own model: any contributor can make a sum as large as it likes."""
         if ring.is_finite(outcome.vector):
             return outcome
         assert self._own is not None

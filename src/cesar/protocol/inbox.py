@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cesar.errors import EncodingError, LocalProtocolError, Reason, RemoteProtocolError
-from cesar.types import Buffer, NodeId, RoundNo
-from cesar.wire import Kind, VersionError, open_frame
+from cesar.base.errors import EncodingError, LocalProtocolError, Reason, RemoteProtocolError, VersionError
+from cesar.base.types import Buffer, NodeId, RoundNo
+from cesar.protocol.wire import Kind, open_frame
 
 EARLY_ROUNDS = 1
 """A peer can be ahead by a round; frames further ahead are refused, so that memory stays bounded."""
@@ -15,10 +15,14 @@ class Inbox:
 
     Attributes:
         early_kinds: what an honest node can send to one that has not begun the round yet.
+        any_round: kinds that are taken whatever their round; others decide what to do with them.
+        kept_kinds: kinds of which the newest of each sender is kept, however far ahead its round is.
     """
 
     def __init__(self, node: NodeId, session: bytes, first_round: RoundNo, largest_frame: int) -> None:
         self.early_kinds = frozenset(Kind)
+        self.any_round: frozenset[Kind] = frozenset()
+        self.kept_kinds: frozenset[Kind] = frozenset()
         self._node, self._session = node, session
         self.largest_frame = largest_frame
         self._expected = first_round  # the current round, or before the first one the round to come
@@ -59,17 +63,28 @@ class Inbox:
             raise RemoteProtocolError(sender, Reason.VERSION, str(error)) from None
         except EncodingError as error:
             raise RemoteProtocolError(sender, Reason.MALFORMED, str(error)) from None
+        # The header is read, and nothing is believed yet. Another session comes first: a neighbour that settles while this node
+        # trains, or has another roster, is honest, and all else in its frame would be measured by the wrong rule.
         if session != self._session:
             raise RemoteProtocolError(sender, Reason.SESSION, "it belongs to another session", round_)
         if named != sender or sender == self._node:
             raise RemoteProtocolError(sender, Reason.SENDER, f"its header says node {named}", round_)
-        if self.running and round_ == self._expected:
+        # Now, later or over. A frame of a later round is kept as it came, unread: what it must say is known when that round begins.
+        if kind in self.any_round or (self.running and round_ == self._expected):
             return kind, round_, body
         if not self.is_over(round_):
             self._keep(sender, kind, round_, payload)
         return kind, round_, None
 
+    def inherit(self, other: Inbox) -> None:
+        """Take over what another one has kept."""
+        self._early = dict(other._early)
+
     def _keep(self, sender: NodeId, kind: Kind, round_: RoundNo, payload: Buffer) -> None:
+        if kind in self.kept_kinds:
+            if (sender, kind) not in self._early or self._early[sender, kind][0] <= round_:
+                self._early[sender, kind] = (round_, bytes(payload))
+            return
         ahead = self._expected + (EARLY_ROUNDS if self.running else EARLY_ROUNDS - 1)
         if round_ > ahead:
             raise RemoteProtocolError(

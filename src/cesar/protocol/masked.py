@@ -19,7 +19,7 @@ nothing; what that costs is handled like any other missing share.
 
 *Privacy does not rest on the group.* Whatever a receiver or a relay says, a sender only ever sends
 positions that carry at least s masks with partners whose fresh seeds it holds, under keys that neither the
-receiver nor the relay knows; and these keys contain what the receiver and the relays said, so that whoever
+receiver nor the relay knows; and these keys contain what the receiver and the relays said, so that one who
 tells two senders different things gets masks that do not cancel.
 
 With direct coordination and fixed decimals (the paper) there are no relay frames, and a group is simply
@@ -28,15 +28,18 @@ all neighbours of the receiver.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
-from cesar import bits, packing, ring
+from cesar.base.errors import DataError, EncodingError, Reason, RemoteProtocolError
+from cesar.base.types import BitWords, Buffer, NodeId
 from cesar.crypto.keys import facts_of
-from cesar.errors import DataError, EncodingError, Reason, RemoteProtocolError
+from cesar.graph.neighbourhood import View
 from cesar.indices import IndexSet, decode
+from cesar.kernels import bits, packing, ring
+from cesar.methods.sparsify import write_set
 from cesar.protocol.context import Announced, Context
 from cesar.protocol.events import AggregateReady, Deadlines, Outbound
 from cesar.protocol.receiver import Receiver
@@ -49,10 +52,7 @@ from cesar.protocol.sender import (
     wants_negation,
     write_masked,
 )
-from cesar.sparsify import CoordinatedSubsampling, read_set, write_set
-from cesar.topology import View
-from cesar.types import BitWords, Buffer, NodeId
-from cesar.wire import (
+from cesar.protocol.wire import (
     Announce,
     Kind,
     Relay,
@@ -86,12 +86,13 @@ class MaskedRound:
     def __init__(self, context: Context, deadlines: Deadlines) -> None:
         self._context, self._method, self._hood = context, context.method, context.hood
         self._own, self._size = context.own, context.size
+        self._selected = self._own.selected
         if self._method.decimals is not None:
             most = max(len(view) for view in self._hood.views.values())
             ring.check_decimals(self._method.decimals, max(self._own.exponents), most)
         self._announced: dict[NodeId, Announced] = {}
         self._groups: dict[NodeId, Group] = {}  # what each receiver said
-        self._relayed: dict[NodeId, tuple[Token, BitWords | None]] = {}  # partners that relays told of
+        self._relayed: dict[NodeId, tuple[Token, BitWords]] = {}  # partners that relays told of
         self._partners: dict[NodeId, Partner] = {}
         self._held: dict[NodeId, bytes] = {}  # shares that came before the announcements were complete
         self._rejected: list[RemoteProtocolError] = []
@@ -152,7 +153,7 @@ class MaskedRound:
             raise self._context.refusal(sender, Reason.DUPLICATE, "it has announced itself already")
         message = Announce.decode(body, len(self._context.edges))
         self._context.check_scale(sender, message.exponents)
-        indices = read_set(self._method.sparsifier, message.indices, self._size)
+        indices = self._method.sparsifier.read(message.indices, self._size)
         self._announced[sender] = Announced(message.token, message.exponents, indices)
 
     # ── relay ───────────────────────────────────────────────────────────────────────────────────────────
@@ -162,7 +163,9 @@ class MaskedRound:
         for i in self._relayed_to(j, self._context.me, self._members):
             known = self._announced[i]
             with self._context.blaming(i):
-                indices = write_set(_as_seen_by(known, self._announced[j]), self._method.index_code)
+                indices = self._method.sparsifier.write(
+                    _as_seen_by(known, self._announced[j]), self._method.index_code
+                )
             items.append(RelayItem(token=known.token, indices=indices))
         message = Relay(exponents=self._exponents, group=self._members, items=tuple(items))
         return Outbound(
@@ -173,7 +176,7 @@ class MaskedRound:
         """The members of a relay's group that it tells j about, ascending."""
         if self._method.coordination == "direct":
             return []
-        return [i for i in group if i != j and self._hood.relay(i, j, self._context.attempt) == relay]
+        return [i for i in group if i != j and self._hood.relay(i, j, self._context.round_id) == relay]
 
     def _on_relay(self, sender: NodeId, body: memoryview) -> None:
         if not self._method.has_terms:
@@ -189,6 +192,8 @@ class MaskedRound:
             raise self._context.refusal(sender, Reason.UNEXPECTED, "it relays to a node outside its group")
         if not ring.fits(self._own.exponents, message.exponents):
             raise self._context.refusal(sender, Reason.UNSAFE_SCALE, "its scale is below that of this model")
+        # Who is relayed by whom follows from the round and the group, so the frame names nobody: its items are those of these
+        # partners, in order. All are read before anything is stored; a bad one leaves this node as it was.
         partners = self._relayed_to(self._context.me, sender, message.group)
         if len(partners) != len(message.items):
             raise EncodingError(f"{len(message.items)} partners relayed instead of {len(partners)}")
@@ -199,15 +204,14 @@ class MaskedRound:
         self._groups[sender] = Group(message.exponents, message.group)
         self._relayed.update(told)
 
-    def _partner_words(self, partner: NodeId, data: Buffer) -> BitWords | None:
+    def _partner_words(self, partner: NodeId, data: Buffer) -> BitWords:
         """The positions of a relayed set that are this node's own; a seed that was announced is not expanded again."""
-        own, known = self._own.selected, self._announced.get(partner)
+        known = self._announced.get(partner)
         announced = None if known is None else known.indices
         if announced is not None and announced.seed is not None and write_set(announced, None) == data:
             return announced.words
-        indices = read_set(self._method.sparsifier, data, self._size, within=0 if own is None else own.count)
-        if own is None or indices is None:
-            return None
+        own = self._selected
+        indices = self._method.sparsifier.read(data, self._size, within=own.count)
         return indices.words if indices.seed is not None else indices.spread_over(own).words
 
     # ── share ───────────────────────────────────────────────────────────────────────────────────────────
@@ -215,8 +219,7 @@ class MaskedRound:
     def _make_share(self, receiver: NodeId) -> Outbound:
         method, view = self._method, self._hood.views[receiver]
         group = self._groups.get(receiver, Group.fixed(view, len(self._context.edges)))
-        own = self._own.selected or self._drawn_for(receiver)
-        partners = self._partners_for(group, own)
+        own, partners = self._selected, self._partners_for(group)
         kept = kept_positions(own.words, [p.words for p in partners.values()], method.masks)
         terms = group.terms(view)
         maskers = [
@@ -249,18 +252,9 @@ class MaskedRound:
         write_masked(out, self._own.vector, own.words, kept, maskers, grid, dither)
         return Outbound(recipients=(receiver,), frame=frame, positions=kept)
 
-    def _partners_for(self, group: Group, own: IndexSet) -> dict[NodeId, Partner]:
+    def _partners_for(self, group: Group) -> dict[NodeId, Partner]:
         """The members of a group whose masks this node can make."""
-        chosen = [j for j in group.members if j in self._partners and j != self._context.me]
-        if self._own.selected is not None:
-            return {j: self._partners[j] for j in chosen}
-        everything = Partner.of(self._context.token, own.words, own.words)  # all use the receiver's set
-        return {j: replace(everything, token=self._partners[j].token) for j in chosen}
-
-    def _drawn_for(self, receiver: NodeId) -> IndexSet:
-        """What everybody sends a receiver, where nobody selects."""
-        assert isinstance(self._method.sparsifier, CoordinatedSubsampling)
-        return self._method.sparsifier.select_for(receiver, self._context.attempt, self._size)
+        return {j: self._partners[j] for j in group.members if j in self._partners and j != self._context.me}
 
     def _on_share(self, sender: NodeId, body: memoryview) -> None:
         if sender not in self._hood.views:
@@ -323,13 +317,7 @@ class MaskedRound:
         self._exponents = ring.largest_exponents(
             [self._announced[j].exponents for j in present], self._exponents
         )
-        own_set = self._drawn_for(self._context.me).words if self._own.selected is None else None
-        sets: dict[NodeId, BitWords] = {}
-        for j in present:
-            indices = self._announced[j].indices
-            words = own_set if indices is None else indices.words
-            assert words is not None
-            sets[j] = words
+        sets = {j: self._announced[j].indices.words for j in present}
         self._receiver = Receiver(len(view), sets, self._method.masks, self._own.out)
         if self._method.has_terms:
             for j in present:
@@ -341,7 +329,7 @@ class MaskedRound:
             except RemoteProtocolError as error:
                 self._rejected.append(error)
             except Exception as error:  # noqa: BLE001  (as in `Engine.receive`)
-                self._rejected.append(RemoteProtocolError.fault(sender, error, self._context.attempt.round_))
+                self._rejected.append(RemoteProtocolError.fault(sender, error, self._context.round_id.round_))
 
     def _start_sharing(self) -> None:
         """Coordination is over: find the partners, and send to every receiver that is ready."""
@@ -353,28 +341,28 @@ class MaskedRound:
 
     def _find_partners(self) -> None:
         """The nodes whose masks this node can make."""
-        known: dict[NodeId, tuple[Token, BitWords | None]] = dict(self._relayed)
+        known = dict(self._relayed)
         for j in set(self._hood.view2) & self._announced.keys():
-            indices = self._announced[j].indices
-            known[j] = (self._announced[j].token, None if indices is None else indices.words)
-        nothing = np.empty(0, dtype=np.uint64)
-        own = nothing if self._own.selected is None else self._own.selected.words
+            known[j] = (self._announced[j].token, self._announced[j].indices.words)
+        own = self._selected.words
         for j, (token, words) in known.items():
             try:
                 self._context.keys.secret(j, token.ephemeral)
-                found = Partner.of(token, nothing if words is None else words, own)
+                found = Partner.of(token, words, own)
             except DataError:  # a key that is none: there is no mask with this node
                 continue
             except Exception as error:  # noqa: BLE001  (nor with one of whom something was said that cannot be used)
                 self._rejected.append(
-                    RemoteProtocolError.fault(self._told_of(j), error, self._context.attempt.round_)
+                    RemoteProtocolError.fault(self._told_of(j), error, self._context.round_id.round_)
                 )
                 continue
             self._partners[j] = found
 
     def _told_of(self, j: NodeId) -> NodeId:
         """Who said what this node knows of a partner: the partner itself, or the relay between them."""
-        relay = None if j in self._announced else self._hood.relay(j, self._context.me, self._context.attempt)
+        relay = (
+            None if j in self._announced else self._hood.relay(j, self._context.me, self._context.round_id)
+        )
         return j if relay is None else relay
 
     def aggregate(self) -> AggregateReady:
@@ -389,16 +377,14 @@ class MaskedRound:
             else receiver.keep(own)
         )
         return AggregateReady(
-            round_=self._context.attempt.round_,
+            round_=self._context.round_id.round_,
             vector=self._own.out,
             contributors=tuple(sorted(receiver.arrived)) if usable else (),
             lost=lost,
         )
 
 
-def _as_seen_by(announced: Announced, addressee: Announced) -> IndexSet | None:
+def _as_seen_by(announced: Announced, addressee: Announced) -> IndexSet:
     """A set as a partner needs it: the seed if there is one, else restricted to what the partner selected."""
-    theirs, own = announced.indices, addressee.indices
-    if theirs is None or own is None or theirs.seed is not None:
-        return theirs
-    return theirs.within(own)
+    theirs = announced.indices
+    return theirs if theirs.seed is not None else theirs.within(addressee.indices)

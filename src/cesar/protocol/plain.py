@@ -10,22 +10,20 @@ order in which they come.
 from __future__ import annotations
 
 from collections import deque
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cesar.bits import ONE, ZERO, jit, lowest_bit
+from cesar.base.errors import EncodingError, Reason, RemoteProtocolError
+from cesar.base.types import BitWords, NodeId, Vector
 from cesar.crypto.keys import RoundId
-from cesar.errors import EncodingError, Reason, RemoteProtocolError
+from cesar.graph.neighbourhood import Neighbourhood
 from cesar.indices import IndexSet
-from cesar.methods import DPSGD
+from cesar.kernels.bits import ONE, ZERO, jit, lowest_bit
+from cesar.methods.base import EdgeMethod
 from cesar.protocol.events import AggregateReady, Contribution, Deadlines, Outbound
 from cesar.protocol.round import Course, Outbox, Phase, Step
-from cesar.sparsify import CoordinatedSubsampling, FullSharing, read_set, write_set
-from cesar.topology import Neighbourhood
-from cesar.types import BitWords, NodeId, Vector
-from cesar.wire import Header, Kind, PlainShare
+from cesar.protocol.wire import Header, Kind, PlainShare
 
 
 @jit
@@ -70,13 +68,13 @@ class PlainRound:
 
     def __init__(
         self,
-        method: DPSGD,
-        attempt: RoundId,
+        method: EdgeMethod,
+        round_id: RoundId,
         hood: Neighbourhood,
         contribution: Contribution,
         deadlines: Deadlines,
     ) -> None:
-        self._method, self._attempt, self._hood = method, attempt, hood
+        self._method, self._round_id, self._hood = method, round_id, hood
         self._own, self._size = contribution, len(contribution.vector)
         self._arrived: set[NodeId] = set()
         self._waiting: dict[NodeId, tuple[IndexSet, Vector]] = {}  # shares whose predecessors are missing
@@ -85,8 +83,7 @@ class PlainRound:
         self._result[:] = contribution.vector
         self._heard = np.ones(self._size, dtype=np.uint16) if method.weights == "arrived" else None
         self.outbox = Outbox()
-        for receiver in hood.view if contribution.selected is None else (None,):
-            self.outbox.add(partial(self._make_share, receiver))
+        self.outbox.add(self._make_share)
         law = {Phase.SHARE: Step(lambda: set(self._todo) - self._waiting.keys(), self._leave_out)}
         self.course = Course(law, deadlines)
 
@@ -94,7 +91,7 @@ class PlainRound:
         return []
 
     def _leave_out(self) -> None:
-        """Go on without whoever is missing."""
+        """Go on without those who are missing."""
         self._todo = deque(sorted(self._waiting))
         self._add_in_order()
 
@@ -108,7 +105,7 @@ class PlainRound:
             raise self._refusal(sender, Reason.DUPLICATE, "it has sent its share already")
         try:
             share = PlainShare.decode(body)
-            indices = self._read(share)
+            indices = self._method.sparsifier.read(share.indices, self._size)
         except EncodingError as error:
             raise self._refusal(sender, Reason.MALFORMED, str(error)) from None
         if len(share.values) != 4 * indices.count:
@@ -128,31 +125,21 @@ class PlainRound:
         if self._heard is not None:
             self._result /= self._heard
         return AggregateReady(
-            round_=self._attempt.round_, vector=self._result, contributors=contributors, lost=0
+            round_=self._round_id.round_, vector=self._result, contributors=contributors, lost=0
         )
 
-    def _make_share(self, receiver: NodeId | None) -> Outbound:
-        """The share for one receiver, or without one the share that everybody gets."""
-        indices = self._own.selected if receiver is None else self._coordinated(receiver)
-        assert indices is not None
+    def _make_share(self) -> Outbound:
+        """The share, which everybody gets."""
+        indices = self._own.selected
+        assert indices is not None, "a node selects for itself here"
         values = np.empty(indices.count, dtype=np.float32)
         _gather(self._own.vector, indices.words, values)
         message = PlainShare(
-            indices=write_set(self._own.selected, self._method.index_code),
+            indices=self._method.sparsifier.write(indices, self._method.index_code),
             values=values.astype("<f4", copy=False).view(np.uint8),
         )
-        header = Header(kind=Kind.PLAIN_SHARE, attempt=self._attempt, sender=self._hood.node)
-        recipients = self._hood.view if receiver is None else (receiver,)
-        return Outbound(recipients=recipients, frame=message.encode(header), positions=indices.words)
-
-    def _coordinated(self, receiver: NodeId) -> IndexSet:
-        assert isinstance(self._method.sparsifier, CoordinatedSubsampling)
-        return self._method.sparsifier.select_for(receiver, self._attempt, self._size)
-
-    def _read(self, share: PlainShare) -> IndexSet:
-        sparsifier = self._method.sparsifier or FullSharing()
-        indices = read_set(sparsifier, share.indices, self._size)
-        return self._coordinated(self._hood.node) if indices is None else indices
+        header = Header(kind=Kind.PLAIN_SHARE, round_id=self._round_id, sender=self._hood.node)
+        return Outbound(recipients=self._hood.view, frame=message.encode(header), positions=indices.words)
 
     def _add_in_order(self) -> None:
         degree = len(self._hood.view)
@@ -166,4 +153,4 @@ class PlainRound:
                 _mix(self._result, self._own.vector, indices.words, values, weight)
 
     def _refusal(self, sender: NodeId, reason: Reason, detail: str) -> RemoteProtocolError:
-        return RemoteProtocolError(sender, reason, detail, self._attempt.round_)
+        return RemoteProtocolError(sender, reason, detail, self._round_id.round_)

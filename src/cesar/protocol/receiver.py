@@ -14,9 +14,10 @@ from itertools import combinations
 
 import numpy as np
 
-from cesar import bits, memory, ring
+from cesar.base import memory
+from cesar.base.types import BitWords, NodeId, RingWords, Vector
 from cesar.crypto.keys import digest_positions
-from cesar.types import BitWords, NodeId, RingWords, Vector
+from cesar.kernels import bits, ring
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
 
-from cesar.errors import RemoteProtocolError
+from cesar.base.errors import RemoteProtocolError
+from cesar.base.types import NodeId
 from cesar.protocol.events import AggregateReady, Deadlines, Outbound
-from cesar.types import NodeId
-from cesar.wire import Kind
+from cesar.protocol.wire import Kind
 
 
 class Phase(IntEnum):

@@ -17,19 +17,18 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from cesar import bits, packing, ring
+from cesar.base.errors import EncodingError, PrivacyError
+from cesar.base.types import BitWords, ByteArray, NodeId, RingWords, Vector
 from cesar.crypto.keys import MaskKey, digest_positions
 from cesar.crypto.keystream import Keystream
-from cesar.errors import EncodingError, PrivacyError
-from cesar.indices import IndexSet
-from cesar.types import BitWords, ByteArray, NodeId, RingWords, Vector
-from cesar.wire import Token
+from cesar.kernels import bits, packing, ring
+from cesar.protocol.wire import Token
 
 BLOCK_WORDS = 1408
 """Bitmap words per block: 90,112 positions, whose masks take 352 KiB and stay in the second-level cache."""
 
-GROUP_MASK_BYTES = 1 << 19
-"""About so much of the keystreams of a group is made at a time, for the same reason."""
+SUM_MASK_BYTES = 1 << 19
+"""Bytes of a sum's keystreams that are made at a time, about, for the same reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +92,19 @@ def write_masked(
     grid: ring.Grid,
     dither: int,
 ) -> None:
-    """Write the masked values at the kept positions, packed to the ring's width, to `out`."""
+    """Write the masked values at the kept positions, packed to the ring's width, to `out`.
+
+    Block by block, so that masks, values and words of a block stay in the cache. In a block every masker adds one keystream word
+    per *common* position of the two partners, kept or not: both ends must use up the same words of the stream, whatever the
+    receiver is sent. Then the values at the *kept* positions are added and written without gaps.
+    """
     streams = [Keystream(masker.key.key) for masker in maskers]
     total = 8 * len(out) // grid.bits
     if total and not maskers:
         raise PrivacyError("nothing leaves without a mask")
-    words = out.view("<u4") if grid.bits == 32 else np.empty(total, dtype=np.uint32)
+    words = (
+        out.view("<u4") if grid.bits == 32 else np.empty(total, dtype=np.uint32)
+    )  # 32 bits need no packing
     most = max((max(masker.partner.common, default=0) for masker in maskers), default=0)
     stream_words, masks = _scratch("stream", most), _scratch("masks", 64 * min(BLOCK_WORDS, len(own)))
     written = 0
@@ -117,49 +123,6 @@ def write_masked(
             grid.edges,
             grid.scales,
             np.uint64(dither),
-            words[written:],
-        )
-    assert written == total, "the frame was sized for other positions"
-    if grid.bits != 32:
-        packing.pack(words, grid.bits, out)
-
-
-def write_grouped(
-    out: ByteArray, vector: Vector, positions: IndexSet, masks: list[tuple[MaskKey, bool]], grid: ring.Grid
-) -> None:
-    """Write the masked values at the positions of a group, rounded and packed to the ring's width, to `out`.
-
-    All members of the group send the same positions, so word k of a keystream masks the k-th value: streams are added
-    one after the other, without a look at the positions. Their words have 64 bits, because rounding comes last.
-
-    Args:
-        masks: (key, whether the mask is subtracted) for every other member.
-    """
-    if not masks:
-        raise PrivacyError("nothing leaves without a mask")
-    streams = [Keystream(key.key) for key, _ in masks]
-    signs = np.array([bits.FULL if negate else bits.ONE for _, negate in masks])
-    total, kept = positions.count, positions.words
-    words = out.view("<u4") if grid.bits == 32 else np.empty(total, dtype=np.uint32)
-    width = -(-len(kept) // (1 + 8 * total * len(masks) // GROUP_MASK_BYTES))  # bitmap words at a time
-    counts = np.empty(-(-len(kept) // width), dtype=np.int64)
-    bits.count_blocks(kept, width, counts)
-    most = int(counts.max())
-    scratch = _scratch("masks", 2 * len(masks) * most).view(np.uint64).reshape(len(masks), most)
-    written = 0
-    for start, count in zip(range(0, len(kept), width), counts.tolist(), strict=True):
-        for stream, row in zip(streams, scratch, strict=True):
-            stream.fill(row[:count])
-        written += ring.seal_group(
-            scratch,
-            signs,
-            vector,
-            kept,
-            start,
-            min(start + width, len(kept)),
-            grid.edges,
-            grid.scales,
-            grid.bits,
             words[written:],
         )
     assert written == total, "the frame was sized for other positions"

@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import networkx as nx
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cesar import bits, memory
-from cesar.errors import ConfigError, DataError
-from cesar.grouping import Groups
+from cesar.base import memory
+from cesar.base.errors import DataError, RemoteProtocolError
+from cesar.base.seeds import SeedTree
+from cesar.base.types import NodeId, RoundNo
+from cesar.cell_node import CellNode
+from cesar.graph.cells import Cell, CellPlan
+from cesar.graph.neighbourhood import Owners
 from cesar.indices import IndexSet
-from cesar.methods import DPSGD, Cesar, Method, SecureAggregation
-from cesar.node import Node, drawn_towards
-from cesar.protocol import Deadlines
-from cesar.seeds import SeedTree
-from cesar.sim.faults import Crashes, check_crashes, frames_that_leave
+from cesar.kernels import bits
+from cesar.methods import Method
+from cesar.node import Ledger, Node
+from cesar.protocol import AggregateReady, Deadlines
+from cesar.protocol.cell_state import CellState
+from cesar.protocol.events import CellReport
+from cesar.protocol.wire import CATEGORIES, Frame
+from cesar.sim.faults import Crashes, check_crashes
+from cesar.sim.nodes import Models, Setting, nodes_of
 from cesar.sim.secrets import Secrets
-from cesar.sim.wires import Wires, drive
-from cesar.topology import Neighbourhood, check_graph, neighbourhoods
-from cesar.types import NodeId, RoundNo
-from cesar.wire import CATEGORIES, Frame
-
-Models = NDArray[np.float32]
-"""(nodes, d)."""
+from cesar.sim.wires import Fate, Wires, drive
 
 Watch = Callable[[NodeId, NodeId, Frame], None]
 """Is shown (sender, recipient, frame)."""
@@ -62,9 +64,8 @@ class Tally:
         return self.parameters / (self.shares * self.size) if self.shares else 0.0
 
     @classmethod
-    def of(cls, nodes: Sequence[Node], size: int) -> Tally:
-        """Of the round that these nodes have just ended."""
-        ledgers = [node.ledger for node in nodes]
+    def of(cls, ledgers: Sequence[Ledger], size: int) -> Tally:
+        """Of the round that nodes with these ledgers have just ended."""
         return cls(
             bytes={c: np.array([ledger.sent[c] for ledger in ledgers], dtype=np.int64) for c in CATEGORIES},
             shares=sum(ledger.shares for ledger in ledgers),
@@ -98,16 +99,16 @@ class RoundResult:
 
     Attributes:
         vectors: (n, d) float32, the new models; a crashed node keeps its own.
-        entered: (n, d) float32, the models that were averaged: those given, with noise if the method adds any.
         tally: what was sent.
-        groups: receiver → its fixed groups; None where the method has none.
+        cells: their members; None where the method has none.
+        reports: how the round went for each node, where there are cells: who is in its sum, and what it has thrown away.
     """
 
     vectors: Models = field(repr=False)
-    entered: Models = field(repr=False)
     tally: Tally
     sets: tuple[IndexSet, ...] = field(repr=False)
-    groups: Groups | None = field(default=None, repr=False)
+    cells: tuple[Cell, ...] | None = None
+    reports: tuple[CellReport, ...] = field(default=(), repr=False)
 
     @property
     def shared(self) -> float:
@@ -121,9 +122,7 @@ class RoundResult:
 
     @property
     def selected(self) -> NDArray[np.bool_]:
-        """(n, d): what each node selected. Where nobody selects, row r is what may be sent to r: with coordinated
-        subsampling the set that all its neighbours use, with random subsampling in groups that of any group.
-        """
+        """(n, d): what each node selected, or with cells what was handed in."""
         return np.stack([bits.to_bools(chosen.words, chosen.size) for chosen in self.sets])
 
     @property
@@ -132,56 +131,76 @@ class RoundResult:
         return int(sum(counts.sum() for counts in self.bytes.values()))
 
 
-def noise_of(seeds: SeedTree, round_: RoundNo, nodes: int, size: int) -> Iterator[NDArray[np.float32]]:
-    """The noise of one node after the other in a round of the engine, at σ = 1."""
-    draw = seeds.generator("noise", round_)
-    return (draw.standard_normal(size, dtype=np.float32) for _ in range(nodes))
-
-
 class Ensemble:
     """A simulated network.
 
     Args:
-        graph: networkx graph on nodes 0..n−1.
+        graph: networkx graph on nodes 0..n−1, along whose edges they average. `Cells` need none, and look at its nodes alone.
         method: how to average.
         size: d.
-        seed: of keys, subsampling and crashes.
+        seed: of keys, subsampling, crashes and the division into cells.
         workers: threads; by default one per core for large models and one for small ones
             (`THREADED_SIZE`). The result does not depend on it.
         first_round: go on with this round; a round's result depends on its number and the seed alone.
-        nodes: those that live here, ascending; by default all. Models and results are theirs, in this order.
+        here: the nodes that live here, ascending; by default all. Models and results are theirs, in this order.
         tensors: the sizes of the model's tensors, each of which gets a scale of its own; by default it is one.
-        network: the network's name, which fixed groups depend on.
+        nodes: how many there are; a graph says so itself.
+        owners: who runs which node, for `Cells`.
+        samples: how many each node trains on, for `Cells(weight="samples")`.
     """
 
     def __init__(
         self,
-        graph: nx.Graph,
+        graph: nx.Graph | None,
         method: Method,
         size: int,
         *,
         seed: int = 0,
         workers: int | None = None,
         first_round: int = 0,
-        nodes: Sequence[int] | None = None,
+        here: Sequence[int] | None = None,
         tensors: Sequence[int] | None = None,
-        network: bytes = b"",
+        nodes: int | None = None,
+        owners: Owners | None = None,
+        samples: Sequence[int] | None = None,
     ) -> None:
-        if not isinstance(method, Cesar | SecureAggregation | DPSGD):
-            raise ConfigError(f"{method!r} is not a method; use Cesar(…), SecureAggregation() or DPSGD(…)")
-        self._noise, self._steps = 0.0, 1
-        if isinstance(method, DPSGD):
-            self._noise, self._steps = method.noise, method.gossip_steps
-            method = replace(method, noise=0.0, gossip_steps=1)  # what one step of the engine does
-        self._method, self._size, self._next_round = method, size, first_round
-        self._tensors, self._network, self._graph = tensors, network, graph
+        self._size, self._next_round = size, first_round
         self._seeds, self._secrets = SeedTree(seed), Secrets(seed)
-        self._count, self._here = len(graph), range(len(graph)) if nodes is None else nodes
-        self.method, self._hoods = self._on(graph)
+        setting = Setting(
+            graph=graph,
+            size=size,
+            seed=seed,
+            secrets=self._secrets,
+            first_round=first_round,
+            here=here,
+            tensors=tensors,
+            nodes=nodes,
+            owners=owners,
+            samples=samples,
+        )
+        self._nodes = nodes_of(method, setting)
         self._workers = workers or (os.cpu_count() or 1 if size >= THREADED_SIZE else 1)
         self._pool = ThreadPoolExecutor(self._workers)
-        self._nodes: list[Node] = []
-        self._ready_for: int | None = None  # the engine's round that the nodes can begin; None in mid-round
+
+    @property
+    def here(self) -> Sequence[int]:
+        """Which nodes live here."""
+        return self._nodes.here
+
+    @property
+    def nodes(self) -> Sequence[Node | CellNode]:
+        """These, as they are now; a round that is begun again has others."""
+        return self._nodes.all
+
+    @property
+    def method(self) -> Method:
+        """How they average from the next round on."""
+        return self._nodes.method
+
+    @property
+    def plan(self) -> CellPlan | None:
+        """The cells, and which hear which; None where there are none."""
+        return self._nodes.plan
 
     def use_graph(self, graph: nx.Graph) -> None:
         """Average along these edges from the next round on; in strict mode with the s that this graph asks for.
@@ -189,22 +208,24 @@ class Ensemble:
         Raises:
             ConfigError, PrivacyError: nothing sensible can be averaged on it.
         """
-        self.method, self._hoods = self._on(graph)
-        self._graph = graph
+        self._nodes.use_graph(graph)
 
     def use_method(self, method: Method) -> None:
-        """Average in this way from the next round on: selecting otherwise, but not masking otherwise."""
-        self._method = method
-        self.use_graph(self._graph)
-
-    def _on(self, graph: nx.Graph) -> tuple[Method, dict[NodeId, Neighbourhood]]:
-        check_graph(graph, self._count)
-        return self._method.for_graph(graph, network=self._network), neighbourhoods(graph, self._here)
+        """Average in this way from the next round on: selecting otherwise, or without training, but not masking otherwise."""
+        self._nodes.use_method(method)
 
     @property
-    def groups(self) -> Groups | None:
-        """Receiver → its fixed groups; None where the method has none."""
-        return None if isinstance(self.method, DPSGD) else self.method.groups
+    def states(self) -> list[CellState]:
+        """What each member of a cell keeps, once a round has begun; a run that goes on later saves it."""
+        return self._nodes.states
+
+    def take(self, states: Sequence[CellState] | None) -> None:
+        """Go on with what members of cells have kept, or begin anew.
+
+        Raises:
+            DataError: these are other nodes' states.
+        """
+        self._nodes.take(states)
 
     def close(self) -> None:
         """Let the worker threads go, and memory."""
@@ -243,124 +264,92 @@ class Ensemble:
         crashes: Crashes | None = None,
         out: Models | None = None,
         watch: Watch | None = None,
+        arrives: Fate | None = None,
+        refused: list[RemoteProtocolError] | None = None,
     ) -> Generator[Wires, None, RoundResult]:
-        """What `round` does, for whoever carries frames further than these nodes. `memory` has what nodes last sent,
-        where they rank by it, and is written to; without it they keep their own.
+        """What `round` does, for a caller that carries frames further than these nodes.
 
-        It yields the wires of every gossip step when its frames wait to be carried, and goes on when they have come to
-        rest. A round may be broken off and begun again, by its number: it will be exactly the same.
+        It yields the wires when frames wait to be carried, and goes on when they have come to rest. A round may be broken
+        off and begun again, by its number: it will be exactly the same.
+
+        Args:
+            memory: what nodes last sent, where they rank by it; it is written to. Without it they keep their own.
+            arrives: (sender, recipient, frame) → whether it is not lost on the way.
+            refused: takes the frames that were refused, where somebody lies on purpose; otherwise one is a fault.
         """
-        number, crashes = self._next_round if round_ is None else round_, crashes or {}
+        number, crashes = RoundNo(self._next_round if round_ is None else round_), crashes or {}
         self._check({"vectors": vectors, "reference": reference, "memory": memory})
-        check_crashes(crashes, self._count)
-        gone = [row for row, i in enumerate(self._here) if i in crashes]
-        models = entered = self._with_noise(vectors, RoundNo(number * self._steps))
-        tallies: list[Tally] = []
-        for step in range(self._steps):
-            inner = RoundNo(number * self._steps + step)  # each gossip step is a round of the engine
-            last = step + 1 == self._steps
-            after = out if last and out is not None else np.empty_like(vectors)
-            self._make_ready(inner, memory)
-            self._begin(inner, models, after, reference if step == 0 else None)
-            wires = self._wires(inner, crashes, watch)
-            yield wires  # announcements, relay frames and shares travel, and every node adds up what it gets
-            wires.outcomes()
-            for error in wires.rejected:
-                raise error  # these nodes are honest: a refused frame is a fault that must show
-            for node in self._nodes:
-                node.close()
-            self._ready_for = inner + 1
-            tallies.append(Tally.of(self._nodes, self._size))
-            after[gone] = models[gone]
-            models = after
-        models[gone] = vectors[gone]
+        check_crashes(crashes, self._nodes.count)
+        after = np.empty_like(vectors) if out is None else out
+        self._begin(number, vectors, after, reference, memory)
+        there, leaves, gets = self._nodes.wired(crashes, number, self._seeds)
+
+        def fate(sender: NodeId, recipient: NodeId, frame: Frame) -> bool:
+            if not gets(sender, recipient, frame):
+                return False
+            if arrives is not None and not arrives(sender, recipient, frame):
+                return False
+            if watch is not None:
+                watch(sender, recipient, frame)
+            return True
+
+        up = {NodeId(i) for i in range(self._nodes.count) if crashes.get(i) != "before_announce"}
+        wires = Wires(
+            there,
+            elsewhere=up.difference(self.here),
+            pool=self._pool,
+            workers=self._workers,
+            leaves=leaves if crashes else None,
+            arrives=fate if crashes or watch is not None or arrives is not None else None,
+        )
+        yield wires  # frames of all phases travel, and every node adds up what it gets
+        outcomes = wires.outcomes()
+        if refused is not None:
+            refused += wires.rejected
+        elif wires.rejected:
+            raise wires.rejected[0]  # these nodes are honest: a refused frame is a fault that must show
+        nodes = self.nodes
+        for node in nodes:
+            node.close()
+        gone = self._nodes.ended(crashes)
+        after[gone] = vectors[gone]
         self._next_round = number + 1
         return RoundResult(
-            vectors=models,
-            entered=entered,
-            tally=sum(tallies[1:], start=tallies[0]),
-            sets=tuple(self._set_of(node, inner) for node in self._nodes),
-            groups=self.groups,
+            vectors=after,
+            tally=Tally.of([node.ledger for node in nodes], self._size),
+            sets=tuple(node.selected for node in nodes if node.selected is not None),
+            cells=None if self.plan is None else self.plan.cells,
+            reports=() if self.plan is None else tuple(_report_of(outcomes.get(node.id)) for node in nodes),
         )
 
-    def _with_noise(self, vectors: Models, round_: RoundNo) -> Models:
-        """One stream for all nodes in their order: those of other places are drawn and dropped."""
-        if not self._noise:
-            return vectors
-        here = frozenset(self._here)
-        drawn = noise_of(self._seeds, round_, max(here) + 1, self._size)
-        rows = [row for i, row in enumerate(drawn) if i in here]
-        return vectors + np.float32(self._noise) * np.stack(rows)
-
-    def _begin(self, round_: RoundNo, models: Models, after: Models, reference: Models | None) -> None:
+    def _begin(
+        self,
+        round_: RoundNo,
+        models: Models,
+        after: Models,
+        reference: Models | None,
+        memory: Models | None,
+    ) -> None:
         """Let every node select what it shares; it announces as soon as somebody carries its frames."""
+        starts = self._nodes.starts(round_, reference, memory)
 
         def begin(row: int) -> None:
-            node = self._nodes[row]
+            node = NodeId(self.here[row])
             try:
-                node.begin_round(
-                    round_,
-                    self._hoods[node.id],
-                    models[row],
+                starts[row](
+                    vector=models[row],
                     reference=None if reference is None else reference[row],
                     out=after[row],
-                    entropy=self._secrets.entropy(node.id, round_),
+                    entropy=self._secrets.entropy(node, round_),
                     deadlines=_DEADLINES,
                 )
             except DataError as error:
-                raise DataError(f"node {node.id}: {error}") from None
+                raise DataError(f"node {node}: {error}") from None
 
-        list(self._pool.map(begin, range(len(self._nodes))))
-
-    def _make_ready(self, round_: RoundNo, memory: Models | None) -> None:
-        """Nodes that have ended the round before this one, or new ones, with what they last sent."""
-        if self._ready_for == round_:
-            for node in self._nodes:
-                node.use_method(self.method)
-        else:
-            self._nodes = [self._new_node(i, round_) for i in map(NodeId, self._here)]
-        if memory is not None:
-            for node, row in zip(self._nodes, memory, strict=True):
-                node.memory = row
-        self._ready_for = None
-
-    def _new_node(self, node: NodeId, round_: RoundNo) -> Node:
-        return Node(
-            node,
-            self.method,
-            self._size,
-            session=self._secrets.session,
-            keys=self._secrets.ring(node),
-            first_round=round_,
-            tensors=self._tensors,
-        )
-
-    def _wires(self, round_: RoundNo, crashes: Crashes, watch: Watch | None) -> Wires:
-        """Between these nodes and to those elsewhere, as far as they have not crashed before the round."""
-        up = {NodeId(i) for i in range(self._count) if crashes.get(i) != "before_announce"}
-
-        def arrives(sender: NodeId, recipient: NodeId, frame: Frame) -> bool:
-            assert watch is not None
-            watch(sender, recipient, frame)
-            return True
-
-        return Wires(
-            {node.id: node for node in self._nodes if node.id in up},
-            elsewhere=up.difference(self._here),
-            pool=self._pool,
-            workers=self._workers,
-            leaves=frames_that_leave(crashes, round_, self._hoods, self._seeds) if crashes else None,
-            arrives=None if watch is None else arrives,
-        )
-
-    def _set_of(self, node: Node, round_: RoundNo) -> IndexSet:
-        """What a node selected, or where nobody does, what may be sent to it."""
-        if node.selected is not None:
-            return node.selected
-        return drawn_towards(self.method, node.id, self._secrets.attempt(round_), self._size)
+        list(self._pool.map(begin, range(len(starts))))
 
     def _check(self, given: dict[str, Models | None]) -> None:
-        expected = (len(self._here), self._size)
+        expected = (len(self.here), self._size)
         for name, models in given.items():
             if models is not None and (models.shape != expected or models.dtype != np.float32):
                 raise DataError(
@@ -370,40 +359,47 @@ class Ensemble:
 
 def aggregate(
     vectors: ArrayLike,
-    graph: nx.Graph,
+    graph: nx.Graph | None,
     method: Method,
     *,
     seed: int = 0,
     reference: ArrayLike | None = None,
     crashes: Crashes | None = None,
     workers: int | None = None,
+    samples: Sequence[int] | None = None,
 ) -> RoundResult:
-    """One round among simulated nodes, with the frames that real peers would exchange.
+    """One round among simulated nodes, with the frames that real peers would exchange. If it raises, nothing was sent.
 
     Args:
         vectors: (n, d); row i is node i's model.
-        graph: networkx graph on nodes 0..n−1.
-        method: `Cesar`, `SecureAggregation` or `DPSGD`.
+        graph: networkx graph on nodes 0..n−1. `Cells` need none, and look at its nodes alone.
+        method: `Cesar`, `SecureAggregation`, `DPSGD` or `Cells`.
         seed: of keys, subsampling and crashes.
-        reference: (n, d), the models before local training; TopK then ranks what training changed.
+        reference: (n, d), the models before local training; TopK then ranks what training changed. With `Cells` the
+            common models that training began at, the same for all members of a cell; zero by default.
         crashes: node → when it vanishes: "before_announce", "after_announce", "after_coordination" or
             "during_share" (a seeded half of its shares leaves).
+        samples: how many each node trained on, for `Cells(weight="samples")`.
 
     Raises:
         DataError: shapes differ, or a model holds NaN or infinity.
         ConfigError, PrivacyError: the graph, the method or a crash point is impossible.
-        In all cases nothing was sent.
     """
     models = _as_models("vectors", vectors)
     before = None if reference is None else _as_models("reference", reference)
     if before is not None and before.shape != models.shape:
         raise DataError(f"reference has shape {before.shape}, but vectors have {models.shape}")
-    check_graph(graph, len(models))
-    ensemble = Ensemble(graph, method, models.shape[1], seed=seed, workers=workers)
+    ensemble = Ensemble(
+        graph, method, models.shape[1], seed=seed, workers=workers, nodes=len(models), samples=samples
+    )
     try:
         return ensemble.round(models, reference=before, crashes=crashes)
     finally:
         ensemble.close()
+
+
+def _report_of(outcome: AggregateReady | None) -> CellReport:
+    return CellReport() if outcome is None or outcome.cell is None else outcome.cell
 
 
 def _as_models(name: str, value: ArrayLike) -> Models:

@@ -8,14 +8,24 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from cesar.errors import ConfigError
-from cesar.seeds import SeedTree
+from cesar.base.errors import ConfigError
+from cesar.base.seeds import SeedTree
+from cesar.base.types import NodeId, RoundNo
+from cesar.graph.cells import CellPlace
+from cesar.graph.neighbourhood import Neighbourhood
+from cesar.protocol.wire import Frame, Kind
 from cesar.sim.wires import Fate
-from cesar.topology import Neighbourhood
-from cesar.types import NodeId, RoundNo
-from cesar.wire import Frame, Kind
 
-CrashPoint = Literal["before_announce", "after_announce", "after_coordination", "during_share"]
+CrashPoint = Literal[
+    "before_announce",
+    "after_announce",
+    "after_coordination",
+    "during_share",
+    "after_scatter",
+    "during_gather",
+]
+"""When a node vanishes. The last two are for cells: after it has sent all its masked slices, or when half of the other
+members have got its answer. In cells "announce" is the agreement, and "share" the masked slices."""
 
 Crashes = Mapping[int, CrashPoint]
 """Node → when it vanishes."""
@@ -44,7 +54,7 @@ class Faults:
 
 
 def check_crashes(crashes: Crashes, nodes: int) -> None:
-    """Refuse crashes that cannot happen among so many nodes."""
+    """Refuse crashes that cannot happen in a network of this size."""
     for node, point in crashes.items():
         if point not in get_args(CrashPoint):
             points = ", ".join(get_args(CrashPoint))
@@ -79,8 +89,63 @@ def kinds_that_leave(
                 return kind not in _SHARES
             case "during_share":
                 return kind not in _SHARES or recipient in half[sender]
+            case "after_scatter" | "during_gather":
+                raise ConfigError(f"node {sender} cannot crash {crashes[sender]}: that is for cells")
 
     return leaves
+
+
+_CELL_ORDER = {
+    Kind.CELL_AGREE: 1,
+    Kind.CELL_SCATTER: 3,
+    Kind.CELL_OFFER: 4,
+    Kind.CELL_VOTE: 4,
+    Kind.CELL_EXCHANGE: 4,
+    Kind.CELL_GATHER: 5,
+}
+_CELL_CUT: dict[str, int] = {
+    "before_announce": 0,
+    "after_announce": 1,
+    "after_coordination": 2,
+    "during_share": 2,
+    "after_scatter": 3,
+    "during_gather": 4,
+}
+
+
+def cell_fates(
+    crashes: Crashes, round_: RoundNo, places: Mapping[NodeId, CellPlace], seeds: SeedTree
+) -> tuple[Fate, Fate]:
+    """What still leaves nodes of cells that crash, and what still reaches them.
+
+    A node that is gone gets nothing more: it must not take part in what came after its crash. Of the phase in which it
+    vanishes a seeded half of its frames leaves.
+    """
+    half: dict[NodeId, frozenset[NodeId]] = {}
+    for node, place in places.items():
+        if crashes.get(node) in ("during_share", "during_gather"):
+            order = seeds.generator("crash", round_, node).permutation(len(place.view))
+            half[node] = frozenset(place.view[k] for k in order[: len(place.view) // 2])
+
+    def leaves(sender: NodeId, recipient: NodeId, frame: Frame) -> bool:
+        point = crashes.get(sender)
+        if point is None:
+            return True
+        step, cut = _CELL_ORDER.get(frame.kind, 2), _CELL_CUT[point]
+        if recipient in half.get(sender, ()) and step <= cut + 1:
+            return True
+        return step <= cut
+
+    def arrives(sender: NodeId, recipient: NodeId, frame: Frame) -> bool:
+        point = crashes.get(recipient)
+        return point is None or reaches(point, frame.kind)
+
+    return leaves, arrives
+
+
+def reaches(point: CrashPoint, kind: Kind) -> bool:
+    """Whether a member of a cell that vanishes at this point still gets a frame."""
+    return _CELL_ORDER.get(kind, 2) <= _CELL_CUT[point]
 
 
 def frames_that_leave(

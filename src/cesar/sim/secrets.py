@@ -9,11 +9,11 @@ from functools import partial
 
 import numpy as np
 
+from cesar.base.seeds import SeedTree
+from cesar.base.types import Entropy, NodeId, RoundNo
 from cesar.crypto.keys import SESSION_BYTES, KeyPair, Keyring, PairSecret, RoundId
 from cesar.indices import IndexSet
-from cesar.seeds import SeedTree
-from cesar.sparsify import AnySparsifier, CoordinatedSubsampling, RandomSubsampling
-from cesar.types import Entropy, NodeId, RoundNo
+from cesar.methods.sparsify import Sparsifier
 
 
 class Secrets:
@@ -26,7 +26,7 @@ class Secrets:
         self._pairs: dict[tuple[NodeId, NodeId], PairSecret] = {}
         self._agreed: dict[frozenset[bytes], bytes] = {}  # until the other side asks for the same
 
-    def attempt(self, round_: RoundNo) -> RoundId:
+    def round_id(self, round_: RoundNo) -> RoundId:
         """The round's name, which everything drawn in common depends on."""
         return RoundId(session=self.session, round_=round_)
 
@@ -64,15 +64,10 @@ class Secrets:
         return self._seeds.entropy("round", round_, node)
 
     def selections(
-        self, sparsifier: AnySparsifier, round_: RoundNo, nodes: int, size: int
+        self, sparsifier: Sparsifier, round_: RoundNo, nodes: int, size: int
     ) -> list[IndexSet] | None:
-        """What so many nodes select in a round; None if that follows from their models.
-
-        With coordinated subsampling entry r is what is selected towards r.
-        """
+        """What all nodes select in a round; None if that follows from their models."""
         ids, nothing = map(NodeId, range(nodes)), np.zeros(size, dtype=np.float32)
-        if isinstance(sparsifier, RandomSubsampling):
+        if sparsifier.drawn:
             return [sparsifier.select(nothing, None, self.entropy(i, round_)) for i in ids]
-        if isinstance(sparsifier, CoordinatedSubsampling):
-            return [sparsifier.select_for(i, self.attempt(round_), size) for i in ids]
         return None

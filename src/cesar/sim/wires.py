@@ -17,15 +17,14 @@ from collections.abc import Callable, Container, Generator, Iterable, Iterator, 
 from concurrent.futures import Executor
 from enum import Enum
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 
-from cesar.errors import Reason, RemoteProtocolError
-from cesar.node import Node
-from cesar.protocol import AggregateReady, FrameRejected, Outbound
-from cesar.types import Buffer, NodeId
-from cesar.wire import Frame
+from cesar.base.errors import Reason, RemoteProtocolError
+from cesar.base.types import Buffer, NodeId, RoundNo
+from cesar.protocol import AggregateReady, Event, FrameRejected, Outbound
+from cesar.protocol.wire import Frame
 
 Fate = Callable[[NodeId, NodeId, Frame], bool]
 """(sender, recipient, frame) → whether the frame leaves its sender, or whether it arrives."""
@@ -36,7 +35,7 @@ Letter = tuple[NodeId, tuple[NodeId, ...], Buffer]
 Mail = deque[tuple[NodeId, Buffer]]
 
 LEAVING_BYTES = 64 << 20
-"""One `carry` lets go of about so much that is for nodes elsewhere, so that memory stays bounded."""
+"""About how many bytes for nodes elsewhere one `carry` lets go of, so that memory stays bounded."""
 
 BATCH_BYTES = 1 << 20
 """Small frames travel together, which saves turns; a large one travels alone, which saves memory."""
@@ -52,7 +51,26 @@ WAITING_BYTES = 16 << 20
 _T = TypeVar("_T")
 
 
+class Participant(Protocol):
+    """What wires need of a node, whatever its method."""
+
+    @property
+    def id(self) -> NodeId: ...
+
+    def receive(self, sender: NodeId, payload: Buffer) -> RoundNo | None: ...
+
+    def outbound(self, leaves: Callable[[NodeId, Frame], bool] | None = None) -> Iterator[Outbound]: ...
+
+    def next_event(self) -> Event | None: ...
+
+    def next_deadline(self) -> float | None: ...
+
+    def tick(self, now: float) -> None: ...
+
+
 class _State(Enum):
+    """What becomes of a node: IDLE → QUEUED → AT_WORK → IDLE, and from AT_WORK by way of CALLED back to QUEUED."""
+
     IDLE = 0
     QUEUED = 1
     AT_WORK = 2
@@ -85,7 +103,7 @@ class Wires:
 
     def __init__(
         self,
-        nodes: Mapping[NodeId, Node],
+        nodes: Mapping[NodeId, Participant],
         *,
         elsewhere: Container[NodeId] = (),
         pool: Executor | None = None,
@@ -156,7 +174,7 @@ class Wires:
         """How the rounds ended; told once."""
         return {node.id: self._outcome(node) for node in self._nodes.values()}
 
-    def _outcome(self, node: Node) -> AggregateReady:
+    def _outcome(self, node: Participant) -> AggregateReady:
         while isinstance(event := node.next_event(), FrameRejected):
             if event.error.reason is Reason.FAULT:
                 raise event.error  # everybody is of our own making here
@@ -199,20 +217,28 @@ class Wires:
         if mail:
             self._read(node, mail)
             if self._waiting > WAITING_BYTES:
-                return True
+                return True  # others must read first, or memory fills with frames; this node comes up again
         return self._send(node)
 
     def _next(self, served: NodeId | None, more: bool) -> tuple[NodeId, Mail] | None:
-        """Give a node back and take the next one with its mail; waits while others are at work and may call for more."""
+        """Give a node back and take the next one with its mail; waits while others are at work and may call for more.
+
+        None if all is done: no node is queued, and none is at work that could send something. The last worker to find that out
+        wakes all others, so that they find it out, too. Giving back and taking are one step under the lock: in between, a worker
+        that waits would see nobody at work and go home too early.
+        """
         with self._lock:
             if served is not None:
                 self._release(served, more)
             while True:
                 while self._queue:
+                    # An urgent node was put in front while it stood further back already. The first time it comes up it is
+                    # QUEUED and is served; the second time it is not, and is passed over.
                     node = self._queue.popleft()
                     if self._states[node] is _State.QUEUED:
                         self._states[node] = _State.AT_WORK
                         self._busy += 1
+                        # It gets all its mail at once. What comes from here on makes it CALLED, and it is queued once more.
                         mail, self._mail[node] = self._mail[node], deque()
                         self._waiting -= sum(len(payload) for _, payload in mail)
                         return node, mail

@@ -1,1 +1,0 @@
-"""Experiments: one TOML file in, run directories and reports out."""

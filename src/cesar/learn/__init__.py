@@ -1,1 +1,0 @@
-"""Learning: data, models and local training. Nothing here knows of masks or frames."""

@@ -1,0 +1,331 @@
+"""Sites as they are, in cells: local phases that differ, restarts, cuts, full disks; nothing is lost and nothing counts twice."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+
+import numpy as np
+import pytest
+
+from cesar.peer.api.peer import on_loop
+from cesar.peer.driver.runtime import AsyncPeer
+from support.lan import Lines, cell_network, edit, free_ports, met
+from support.waiting import until
+
+QUICK = "floor = 0.3\nceiling = 2.0\nsettle_minutes = 2.0\npatience_minutes = 0.0"
+ATOMS = 64
+"""Local phases of one site that a model has room for."""
+
+
+class Site:
+    """A peer whose t-th local phase adds 1 at a place of its own: how often that is in the model shows whether it counts once."""
+
+    def __init__(self, network, node, nodes):
+        self.folder, self.node, self.size = network.folder / f"peer-{node}", node, ATOMS * nodes
+        self.model, self.phase, self.reports, self.lost = np.zeros(self.size, np.float32), 0, [], []
+        self.peer = None
+
+    async def start(self):
+        self.peer = AsyncPeer.load(self.folder)
+        await self.peer.start()
+        await self.peer.start_from(self.model)
+
+    def train(self):
+        self.model[ATOMS * self.node + self.phase] += 1
+        self.phase += 1
+
+    async def round(self):
+        self.train()
+        report = await self.peer.average_vector(self.model)
+        self.reports.append(report)
+        return report
+
+    async def crash(self):
+        """End without any of the things that an orderly end does."""
+        offer = self.peer.cells._offer
+        self.peer.cells.close = lambda: asyncio.sleep(0)
+        if offer is not None and offer.task is not None:
+            offer.task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await offer.task
+        await self.peer.close()
+
+
+@contextlib.asynccontextmanager
+async def sites(network, nodes):
+    found = [Site(network, node, nodes) for node in range(nodes)]
+    try:
+        for site in found:
+            await site.start()
+        await asyncio.gather(*(met(site.peer, set(range(nodes))) for site in found))
+        yield found
+    finally:
+        await asyncio.gather(*(site.peer.close() for site in found))
+
+
+async def together(sites_):
+    """Local phases at each, until one of them is in a sum at all of them; a machine may be slow."""
+    while True:
+        reports = await asyncio.gather(*(site.round() for site in sites_))
+        if all(report.summed for report in reports):
+            return reports
+
+
+def counted(sites_):
+    """How often each phase of each site is in the model, were all sites' models averaged: 1 for once."""
+    return np.mean([site.model for site in sites_], axis=0).reshape(-1, ATOMS) * len(sites_)
+
+
+def test_sites_of_different_speed(tmp_path):
+    """Cells go at their own pace: that of a slow site at its pace, the other one faster, and all settle in the end."""
+    network = cell_network(tmp_path / "net", 6, size=3, rounds=QUICK, more="ring_bits = 32\n")
+    held_up, quick = network.roster.plan.cells
+    slow = held_up[0]
+
+    async def run():
+        ended = asyncio.Event()
+
+        async def take_part(site):
+            if site.node == slow:
+                for _ in range(4):
+                    await asyncio.sleep(1.0)
+                    await site.round()
+                ended.set()
+            else:
+                while (
+                    not ended.is_set() and site.phase < ATOMS and not (site.node in quick and site.phase > 30)
+                ):
+                    await asyncio.sleep(0.05)
+                    await site.round()
+            return await site.peer.settle(site.model)
+
+        async with sites(network, 6) as all_:
+            return all_, await asyncio.gather(*map(take_part, all_))
+
+    all_, settled = on_loop(run())
+    sums = {
+        site.node: {r.round for r in site.reports if r.summed} | {r.landed for r in site.reports} - {None}
+        for site in all_
+    }
+    assert len(sums[slow]) >= 2, "its partners had offered something long before"
+    assert min(len(sums[node]) for node in quick) > len(sums[slow]), "the other cell does not wait"
+    assert all(reports[-1].settled for reports in settled)
+    models = np.array([site.model for site in all_])
+    assert np.abs(models - models[0]).max() < 1e-5
+    for site in all_:
+        counts = models[0].reshape(6, ATOMS)[site.node, : site.phase]
+        told = any(not report.summed and report.unsent for report in settled[all_.index(site)])
+        assert told or (counts > 1e-3).all(), "everything that was trained is in the model"
+
+
+def test_a_member_that_crashes_goes_on_with_what_was_kept(tmp_path):
+    """At whatever moment a member is killed, what it trained counts once or, if it was in doubt, perhaps not at all."""
+    network = cell_network(tmp_path / "net", 3, size=3, rounds=QUICK, more="ring_bits = 32\n")
+
+    async def run():
+        async with sites(network, 3) as all_:
+            await together(all_)
+            victim, *others = all_
+            waiting = [await site.round() for site in others]
+            assert not any(report.summed for report in waiting)
+            assert victim.node in waiting[0].missing
+            await victim.peer.cells._saving
+            await victim.crash()
+            await victim.start()
+            assert np.abs(victim.model.reshape(3, ATOMS)[:, 0] - 1 / 3).max() < 1e-6
+            # The others' offers have stood all the time.
+            report = await victim.round()
+            while not report.summed:
+                report = await victim.peer.average_vector(victim.model)
+            await together(all_)
+            reports = await asyncio.gather(*(site.peer.settle(site.model) for site in all_))
+            assert all(found[-1].settled for found in reports)
+            return counted(all_), [site.phase for site in all_]
+
+    final, phases = on_loop(run())
+    assert np.abs(final - final.round()).max() < 1e-3
+    for counts, phase in zip(final.round(), phases, strict=True):
+        assert counts[:phase].tolist() == [1] * phase
+
+
+def test_a_member_that_was_killed_in_mid_round_hands_nothing_in_twice(tmp_path):
+    network = cell_network(tmp_path / "net", 4, size=3, rounds=QUICK, more="ring_bits = 32\n")
+
+    async def run():
+        async with sites(network, 4) as all_:
+            await together(all_)
+            victim = all_[0]
+            saved, save = asyncio.Event(), victim.peer.cells._file.save
+
+            def save_and_stop(*arguments):
+                save(*arguments)
+                saved.set()
+                raise asyncio.CancelledError  # it is on disk, and no frame has left
+
+            victim.peer.cells._file.save = save_and_stop
+            jobs = [asyncio.create_task(site.round()) for site in all_]
+            await asyncio.wait_for(saved.wait(), 30)
+            jobs[0].cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await jobs[0]
+            await victim.crash()
+            await asyncio.gather(*jobs[1:])
+            await victim.start()
+            await together(all_)
+            await asyncio.gather(*(site.peer.settle(site.model) for site in all_))
+            return counted(all_), all_
+
+    final, all_ = on_loop(run())
+    assert np.abs(final - final.round()).max() < 1e-3
+    assert final.max() < 1.5, "nothing counts twice"
+    assert final[1:, : all_[1].phase].round().all(), "nothing of the others is lost"
+
+
+def test_links_that_are_cut(tmp_path):
+    """Links end at any moment; offers stand, and every phase counts once or was reported as thrown away."""
+    network = cell_network(tmp_path / "net", 4, size=3, rounds=QUICK, more="ring_bits = 32\n")
+    rng = np.random.default_rng(3)
+
+    async def cut(all_, stop):
+        while not stop.is_set():
+            await asyncio.sleep(float(rng.uniform(0.05, 0.3)))
+            site = all_[int(rng.integers(4))]
+            site.peer.transport.cut_off(int(rng.choice([n for n in range(4) if n != site.node])))
+
+    async def run():
+        async with sites(network, 4) as all_:
+            stop = asyncio.Event()
+            enemy = asyncio.create_task(cut(all_, stop))
+            for _ in range(12):
+                await asyncio.gather(*(site.round() for site in all_))
+            stop.set()
+            await enemy
+            await asyncio.gather(*(met(site.peer, set(range(4))) for site in all_))
+            await asyncio.gather(*(site.round() for site in all_))
+            reports = await asyncio.gather(*(site.peer.settle(site.model) for site in all_))
+            return counted(all_), all_, reports
+
+    final, all_, reports = on_loop(run())
+    once = [0.0, 1.0, 4 / 3]  # the last sum may be over three, of whom each counts for a third
+    assert np.abs(final[..., None] - once).min(axis=2).max() < 1e-3, "nothing counts twice"
+    assert len({site.model.tobytes() for site in all_}) == 1
+    for site, ends in zip(all_, reports, strict=True):
+        lost = int((final[site.node, : site.phase].round() == 0).sum())
+        told = any(report.discarded or report.lost for report in (*site.reports, *ends))
+        assert not lost or told
+
+
+def test_a_full_disk_hands_nothing_in(tmp_path):
+    network = cell_network(tmp_path / "net", 3, size=3, rounds=QUICK, more="ring_bits = 32\n")
+
+    async def run():
+        async with sites(network, 3) as all_:
+            await together(all_)
+            victim = all_[0]
+            save = victim.peer.cells._file.save
+
+            def fail(*_):
+                raise OSError(28, "No space left on device")
+
+            victim.peer.cells._file.save = fail
+            with Lines() as log:
+                report, *_ = await asyncio.gather(*(site.round() for site in all_))
+                assert report.disk == "No space left on device"
+                assert not report.summed
+                assert log.said("cannot write", "hands nothing in until it can")
+                victim.peer.cells._file.save = save
+                await together(all_)
+                await asyncio.gather(*(site.peer.settle(site.model) for site in all_))
+                assert log.said("can write to its folder again")
+            return counted(all_), all_
+
+    final, all_ = on_loop(run())
+    assert np.abs(final - final.round()).max() < 1e-3
+    assert set(final[:, : all_[0].phase].round().ravel().tolist()) == {1.0}
+
+
+@pytest.mark.parametrize("share", ["", 'sparsifier = "random"\nshare = 0.5\n'])
+def test_a_new_site_starts_from_the_common_model(share, tmp_path):
+    """One whose folder has no state is given the model that its cell holds."""
+    network = cell_network(tmp_path / "net", 4, size=3, rounds=QUICK, more="patience = 1\n" + share)
+
+    async def run():
+        async with sites(network, 4) as all_:
+            newcomer, *others = all_
+            await newcomer.peer.close()
+            for _ in range(4):
+                await asyncio.gather(*(site.round() for site in others))
+            assert others[0].reports[-1].contributors == (2, 3), "it was given up"
+            await newcomer.start()
+            await met(newcomer.peer, {0, 1, 2, 3})
+            reports = await together(all_)
+            assert reports[0].contributors == (1, 2, 3)
+            held = {site.peer.cells._node.state.common.tobytes() for site in all_}
+            assert len(held) == 1
+
+    on_loop(run())
+
+
+def test_a_folder_that_was_set_back_hands_nothing_in_twice(tmp_path):
+    """A backup of a member's folder is put back: its partners say so, it throws away what may be in a sum, and the cell goes on."""
+    network = cell_network(tmp_path / "net", 4, size=3, rounds=QUICK, more="ring_bits = 32\n")
+    backup = tmp_path / "backup"
+
+    async def run():
+        async with sites(network, 4) as all_:
+            victim, *others = all_
+            await together(all_)
+            while (await victim.round()).summed:  # what is in no sum yet is in the backup
+                pass
+            shutil.copytree(victim.folder, backup)
+            await asyncio.gather(*(site.round() for site in others))
+            await together(all_)
+            await together(all_)
+            await victim.crash()
+            shutil.rmtree(victim.folder)
+            shutil.copytree(backup, victim.folder)
+            with Lines() as log:
+                await victim.start()
+                await met(victim.peer, {0, 1, 2, 3})
+                await log.says("was set back")
+            await together(all_)
+            await together(all_)
+            await asyncio.gather(*(site.peer.settle(site.model) for site in all_))
+            return counted(all_), all_
+
+    final, all_ = on_loop(run())
+    assert np.abs(final - final.round()).max() < 1e-3
+    assert final.max() < 1.5, "nothing counts twice"
+    assert final[1:, : all_[1].phase].round().any(axis=1).all()
+    assert final[0, all_[0].phase - 1].round() == 1, "what it trains afterwards counts"
+
+
+def test_a_folder_that_runs_twice_stops_nobody(tmp_path):
+    """A copy of a member's folder runs elsewhere: both are told, nothing counts twice, and the other cell goes on."""
+    network = cell_network(tmp_path / "net", 6, size=3, rounds=QUICK, more="ring_bits = 32\n")
+    own, other = network.roster.plan.cells
+    copy = network.folder / "copy"
+    shutil.copytree(network.folder / f"peer-{own[0]}", copy)
+    edit(copy, r"listen = .*\n", f'listen = "127.0.0.1:{free_ports(1)}"\n')
+
+    async def run():
+        async with sites(network, 6) as all_:
+            twin = AsyncPeer.load(copy)
+            with Lines() as log:
+                try:
+                    await twin.start()
+                    elsewhere = [site for site in all_ if site.node in other]
+                    for _ in range(3):
+                        await together(elsewhere)
+                    await log.says(f"two processes have the identity of node {own[0]}")
+                    await until(
+                        lambda: twin.reception.told_twice or all_[own[0]].peer.reception.told_twice, 60
+                    )
+                finally:
+                    await twin.close()
+            await together(all_)
+            return counted(all_)
+
+    assert on_loop(run()).max() < 2.5, "three members of each of two cells hold it, and nobody twice"
