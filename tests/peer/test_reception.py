@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import time
 import tracemalloc
 
 import grpc
@@ -197,5 +198,24 @@ def test_a_greeting_that_cannot_be_shown_is_refused(network, changed):
         words = {**json.loads(desk.greeting(2).to_bytes()), **changed}
         with pytest.raises(Refusal, match="its hello cannot be read"):
             desk.reception.hello_from(2, json.dumps(words).encode())
+
+    asyncio.run(story())
+
+
+def test_news_that_wake_one_are_not_hidden_from_another(network):
+    """`average` and the round that it waits for look at the same news. The round looks, works and only then waits; what comes
+    while it works must end that wait, although `average` has woken up meanwhile.
+    """
+
+    async def story():
+        here, end = Desk(network).reception, time.monotonic() + 60.0
+        looked = here.news
+        other = asyncio.create_task(here.change(end, here.news))
+        await asyncio.sleep(0)
+        here.failed(2, "gone")
+        assert await other
+        assert await here.change(end, looked)
+        assert time.monotonic() < end - 30.0, "both at once"
+        assert not await here.change(time.monotonic() + 0.01, here.news), "old news wake nobody"
 
     asyncio.run(story())

@@ -262,7 +262,7 @@ def test_two_rosters_of_one_version(network):
             with Lines() as log:
                 async with running(network, HONEST) as peers:
                     await odd.start()
-                    await log.says("node 0: it has another roster of version 1", "signed two")
+                    await log.says("node 0: it has another roster of version 1", "Two were signed")
                     await averages(peers)
                     assert not any(peer.transport.links[0].up for peer in peers)
                     assert session_of(other, (SIZE,), "train") != session_of(old, (SIZE,), "train")

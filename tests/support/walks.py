@@ -196,7 +196,7 @@ def among_peers(folder: Path) -> tuple[Walk, Walk]:
     for thread in threads:
         thread.join()
     calls = traces[0]
-    made = part(calls, "Share.allocate", "Reception.forget_changes")
+    made = part(calls, "Share.allocate", "Liveness.gone")
     sent = part(calls, "written", "Link._send_one")
     into = part(calls, "Share.decode", "read")
     return Walk.of(made, sent), Walk.of(into)

@@ -378,8 +378,12 @@ class CellRounds:
         """Until an offer is in a sum, or nobody thinks that it will be by then."""
         assert offer.task is not None
         least = time.monotonic() + 0.05
-        while not offer.over and (end := min(until, self._hopeless_at(until, least))) > time.monotonic():
-            waiting = asyncio.create_task(self._reception.change(end))
+        while True:
+            since = self._reception.news
+            end = min(until, self._hopeless_at(until, least))
+            if offer.over or end <= time.monotonic():
+                return
+            waiting = asyncio.create_task(self._reception.change(end, since))
             await asyncio.wait({offer.task, waiting}, return_when=asyncio.FIRST_COMPLETED)
             if not waiting.done():
                 waiting.cancel()
@@ -622,8 +626,8 @@ class CellRounds:
         """Send, receive and wait until the round has ended and all its frames are on their way."""
         outcome: AggregateReady | None = None
         while True:
-            # Forget first, then look: what a neighbour says from here on counts as a change, and the wait below ends at once.
-            self._reception.forget_changes()
+            # What a neighbour says from here on has not been looked at, and the wait below ends at once.
+            since = self._reception.news
             node = self._node
             assert node is not None
             if self._must_begin_anew(node):
@@ -651,7 +655,7 @@ class CellRounds:
                 await self._runner.call(lambda node: node.close())
                 return outcome
             else:
-                await self._reception.change(step.deadline)
+                await self._reception.change(step.deadline, since)
 
     def _bear_witness(self, outcome: AggregateReady) -> None:
         """Where the own slice was added up all members have handed in, and their folders say so: they can be held to it later."""
@@ -946,6 +950,7 @@ class CellRounds:
         self._tell()
         self._task.mode = CELL_SETTLES
         while time.monotonic() < end:
+            since = self._reception.news
             assert self._node is not None
             seen = max((self._node.seen.get(partner, -1) for partner in self._place.view), default=-1)
             if seen >= SETTLING_FIRST + self._next_settling:
@@ -963,7 +968,7 @@ class CellRounds:
             ]
             if not behind:
                 return
-            await self._reception.change(min(end, time.monotonic() + 0.5))
+            await self._reception.change(min(end, time.monotonic() + 0.5), since)
 
     async def close(self) -> None:
         """Forget the offer; what it is about is kept."""

@@ -56,6 +56,7 @@ class Reception:
 
     Attributes:
         refusals: how many frames were refused, by reason, and how many conversations this peer has ended.
+        news: how often neighbours have said something, come or gone.
         told_twice: how often neighbours have said that another process has this peer's identity.
     """
 
@@ -75,32 +76,44 @@ class Reception:
         self.told_twice = 0
         self._liveness, self._membership, self._runner, self._pace = liveness, membership, runner, pace
         self.refusals: Counter[str] = Counter()
+        self.news = 0
         self._changed = asyncio.Event()
         self._lines: dict[
             NodeId, tuple[float, int]
         ] = {}  # since when how many lines about each neighbour's frames
 
-    def forget_changes(self) -> None:
-        """From here on, `change` waits for something new."""
-        self._changed.clear()
+    def _tell(self) -> None:
+        """Wake all who wait. Each wakes by itself: with one flag for all, the first to clear it would hide the news from
+        the others, who would then sleep until their deadline.
+        """
+        self.news += 1
+        woken, self._changed = self._changed, asyncio.Event()
+        woken.set()
 
-    async def change(self, deadline: float) -> bool:
-        """Wait until a neighbour has said something, come or gone; False if the time is over before that."""
+    async def change(self, deadline: float, since: int) -> bool:
+        """Wait until a neighbour has said something, come or gone; False if the time is over before that.
+
+        Args:
+            since: `news` as it was before the caller looked at the neighbours. What has come since then ends the wait at once.
+        """
+        if self.news != since:
+            return True
         try:
             async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
                 await self._changed.wait()
         except TimeoutError:
             return False
-        self._changed.clear()
         return True
 
     async def until(self, condition: Callable[[], object], seconds: float) -> bool:
         """Wait until something holds of the neighbours; False if the time is over before that."""
         deadline = time.monotonic() + seconds
-        while not condition():
-            if not await self.change(deadline):
+        while True:
+            since = self.news
+            if condition():
+                return True
+            if not await self.change(deadline, since):
                 return False
-        return True
 
     # ── what the links bring (`link.Hub`) ───────────────────────────────────────────────────────────────
 
@@ -118,7 +131,7 @@ class Reception:
         self._liveness.greeted(peer, there, time.time())
         if mine.purpose == there.purpose == "train":
             self._compare(peer, there, where)
-        self._changed.set()
+        self._tell()
 
     def _compare(self, peer: NodeId, there: Hello, where: str) -> None:
         """What this peer knows of a neighbour's past, and the neighbour of this peer's."""
@@ -162,16 +175,16 @@ class Reception:
         if self._liveness.neighbours[link.peer].roster < roster.version:
             log.info("node %d has an older roster; it is sent version %d", link.peer, roster.version)
             link.send(Message.ROSTER, roster.raw)
-        self._changed.set()
+        self._tell()
 
     def disconnected(self, link: Link) -> None:
         log.info("node %d is gone", link.peer, extra={"peer_id": link.peer})
         self._liveness.disconnected(link.peer)
-        self._changed.set()
+        self._tell()
 
     def failed(self, peer: NodeId, why: str) -> None:
         self._liveness.failed(peer, why)
-        self._changed.set()
+        self._tell()
 
     def sent_away(self, peer: NodeId, why: str) -> None:
         self.refusals["conversation"] += 1
@@ -184,7 +197,7 @@ class Reception:
         self._liveness.status_came(peer, said)
         if known is not None and known.purpose == "train" and said.mode == TRAINS:
             self._witness.said(peer, known.roster, said.current)
-        self._changed.set()
+        self._tell()
 
     def _check_round(self, said: Status, version: int | None) -> None:
         """Refuse a round that cannot have come yet under this roster: numbers end at 2^31, and never go back."""
@@ -236,7 +249,7 @@ class Reception:
                 return
             self._liveness.heard(peer)
         self._pace.heard(came)
-        self._changed.set()
+        self._tell()
 
     def refused(self, error: RemoteProtocolError) -> int:
         """A frame of a neighbour could not be taken in; returns how many such there were."""

@@ -518,8 +518,8 @@ class AsyncPeer(contextlib.AbstractAsyncContextManager["AsyncPeer"]):
         """
         outcome: AggregateReady | None = None
         while True:
-            # Forget first, then look: what a neighbour says from here on counts as a change, and the wait below ends at once.
-            self.reception.forget_changes()
+            # What a neighbour says from here on has not been looked at, and the wait below ends at once.
+            since = self.reception.news
             gone = self.liveness.gone(round_)
             job = partial(advance, gone=gone, leaves=self.liveness.takes_part, clock=time.monotonic)
             out, events, deadline, joinable = await self._runner.call(job)
@@ -545,7 +545,7 @@ class AsyncPeer(contextlib.AbstractAsyncContextManager["AsyncPeer"]):
                 self._ended = round_
                 self._say(Status(round_ + 1, round_ + 1, self.task.mode))
                 return outcome
-            elif deadline is not None and not await self.reception.change(deadline):
+            elif deadline is not None and not await self.reception.change(deadline, since):
                 # Time is over, and these are connected but silent. The next turn ends the phase without them.
                 for late in self.liveness.up & await self._runner.call(lambda node: node.engine.awaiting):
                     self._pace.late()
