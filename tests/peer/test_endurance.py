@@ -8,18 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import multiprocessing
-import os
 import random
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing.process import BaseProcess
-from pathlib import Path
 
 import networkx as nx
 import numpy as np
@@ -28,9 +23,9 @@ from sklearn.datasets import load_digits
 
 import cesar
 from cesar.peer.trust.config import PeerConfig
-from cesar.peer.trust.folder import Network
 from support import liar, replay, worker
 from support.lan import Switchboard, make_network, no_namespaces
+from support.processes import Processes
 from support.waiting import wait_until
 
 PEERS, ALPHA, MASKS = 16, 0.6, 1
@@ -85,24 +80,17 @@ def overlap(spans, note) -> float:
 
 
 @dataclass
-class Fleet:
-    """Peers as processes, and what was done to them."""
+class Fleet(Processes):
+    """Peers that train on the digits, and what was done to them."""
 
-    network: Network
-    pause: float = 0.1
     last: int = 0
-    namespaces: dict[int, str] = field(default_factory=dict)
-    processes: dict[int, BaseProcess] = field(default_factory=dict)
     stopped: list[tuple[int, float, float]] = field(default_factory=list)
-    kills: int = 0
     liars: tuple[int, ...] = ()
     step: Callable = worker.local_step
     pulse: Pulse = field(default_factory=Pulse)
 
     def __post_init__(self):
-        self.context = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload(["support.worker"])
-        os.environ |= {"CESAR_WORKER_WARM": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        super().__post_init__()
         images, labels = digits()
         for i, (some, theirs) in enumerate(parts(images, labels, len(self.network.roster.members))[0]):
             np.savez(self.folder(i) / "data.npz", images=some, labels=theirs)
@@ -112,26 +100,10 @@ class Fleet:
         """Those that are honest."""
         return sorted(self.network.roster.members.keys() - set(self.liars))
 
-    def folder(self, node: int) -> Path:
-        return self.network.folder / f"peer-{node}"
-
-    def start(self, node: int) -> None:
-        folder = self.folder(node)
-        job = (
-            folder,
-            folder / "data.npz",
-            self.network.folder / "last",
-            self.namespaces.get(node),
-            self.pause,
-        )
+    def job(self, node: int):
+        folder, name = self.folder(node), self.namespaces.get(node)
         target = liar.attack if node in self.liars else partial(worker.train, step=self.step)
-        self.processes[node] = self.context.Process(target=target, args=job, daemon=True)
-        self.processes[node].start()
-
-    def kill(self, node: int) -> None:
-        self.processes[node].kill()
-        self.processes[node].join()
-        self.kills += 1
+        return target, (folder, folder / "data.npz", self.network.folder / "last", name, self.pause)
 
     def freeze(self, node: int) -> None:
         """SIGSTOP, if it is still there, until its neighbours have waited for it in vain and go on without it."""
@@ -139,11 +111,11 @@ class Fleet:
             return
         near = [i for i in self.network.roster.graph[node] if self.processes[i].is_alive()]
         begin = time.monotonic()
-        os.kill(self.processes[node].pid, signal.SIGSTOP)
+        self.signal(node, signal.SIGSTOP)
         try:
             wait_until(lambda: all(self.without(i, node, begin) >= 2 for i in near), 60, self.tails)
         finally:
-            os.kill(self.processes[node].pid, signal.SIGCONT)
+            self.signal(node, signal.SIGCONT)
             self.stopped.append((node, begin, time.monotonic()))
 
     def without(self, i: int, node: int, since: float) -> int:
@@ -192,23 +164,8 @@ class Fleet:
             assert process.exitcode == 0, f"peer {node}: {process.exitcode}\n{self.tails([node])}"
             assert self.notes(node)[-1]["report"]["round"] >= self.last
 
-    def tails(self, nodes=None) -> str:
-        return "\n".join(
-            f"-- {i}\n" + "\n".join((self.folder(i) / "log").read_text().splitlines()[-12:])
-            for i in nodes or self.nodes
-            if (self.folder(i) / "log").exists()
-        )
-
-    def __enter__(self):
-        for node in self.network.roster.members:
-            self.start(node)
-        return self
-
     def __exit__(self, *_):
-        for process in self.processes.values():
-            if process.is_alive():
-                process.kill()
-            process.join()
+        super().__exit__()
         self.pulse.end()
 
     # ── what must hold afterwards ───────────────────────────────────────────────────────────────────────

@@ -77,6 +77,7 @@ class Offer:
         begun: when.
         base: the model that the training code went on with; None as long as it waits.
         outcomes: of the rounds that it has taken, the last one last.
+        told: how many of these the training code knows of.
         vector: the new model.
         sent: bytes by category.
         disk: why nothing could be written, if so.
@@ -87,6 +88,7 @@ class Offer:
     round_: RoundNo
     base: Vector | None = field(default=None, repr=False)
     outcomes: list[AggregateReady] = field(default_factory=list)
+    told: int = 0
     vector: Vector | None = field(default=None, repr=False)
     sent: dict[str, int] = field(default_factory=dict)
     disk: str = ""
@@ -103,12 +105,15 @@ class Offer:
         """Whether it is in a sum, or part of it."""
         return any(outcome.cell is not None and outcome.cell.summed for outcome in self.outcomes)
 
-    @property
-    def discarded(self) -> bool:
-        """Whether what was trained meanwhile was trained on a model that the cell does not hold."""
-        return any(
-            outcome.cell is not None and outcome.cell.discarded is not None for outcome in self.outcomes
-        )
+    def thrown(self, vector: Vector) -> Vector | None:
+        """What the rounds that the training code does not know of have thrown away; None if nothing. What was trained meanwhile
+        is among it: it was trained on a model that the cell does not hold.
+        """
+        cells = [outcome.cell for outcome in self.outcomes[self.told :] if outcome.cell is not None]
+        parts = [cell.discarded for cell in cells if cell.discarded is not None]
+        if parts and self.base is not None:
+            parts.append(vector - self.base)
+        return np.sum(parts, axis=0, dtype=np.float32) if parts else None
 
 
 class Step(NamedTuple):
@@ -163,6 +168,7 @@ class CellRounds:
         self._saving: asyncio.Task[None] | None = None
         self._jobs: set[asyncio.Task[None]] = set()
         self._trained: Vector | None = None  # what was trained since the offer, as of the last call
+        self._thrown = 0.0  # the length of what was thrown away, for the next report
         self._kept: Kept | None = None
         self._started = False  # training goes on from what was kept
         self._first_round = 0
@@ -302,15 +308,14 @@ class CellRounds:
                 report = await self._end(offer, vector, begin)
                 self._returned = time.monotonic()
                 return report
+            self._land(vector)
             landed = self._report(offer, offer.seconds)
             self._totals.add(landed)
             self._log(landed)
+        elif offer is not None and offer.over:
+            self._land(vector)
         if offer is None or offer.over:
-            if offer is not None:
-                self._land(vector)
-            await self._begin_offer(vector)
-            offer = self._offer
-            assert offer is not None
+            offer = await self._begin_offer(vector)
             await self._wait(offer, self._budget(begin))
         report = await self._end(offer, vector, begin, landed)
         self._returned = time.monotonic()
@@ -357,22 +362,37 @@ class CellRounds:
 
     def _land(self, vector: Vector) -> None:
         """Take in what an offer has brought, under what was trained since."""
-        offer, self._offer = self._offer, None
+        offer = self._offer
         assert offer is not None
-        self._trained = None
+        self._start_over(offer, vector)
+        self._offer, self._trained = None, None
         if offer.vector is None:
             return  # nothing came of it, and all is still in the vector
-        if offer.base is None or offer.discarded:
+        if offer.base is None:
             vector[:] = offer.vector
         else:
             self._trained = vector - offer.base
             np.add(offer.vector, self._trained, out=vector)
 
-    async def _begin_offer(self, vector: Vector) -> None:
+    def _start_over(self, offer: Offer, vector: Vector) -> None:
+        """If something was thrown away, have training go on from what is left, and count it for the next report.
+
+        At once, although the offer may stand for hours: whatever is trained on the old model until then is thrown away as well.
+        """
+        thrown = offer.thrown(vector)
+        offer.told = len(offer.outcomes)
+        if thrown is not None:
+            assert offer.vector is not None, "a round that has ended has a model"
+            vector[:] = offer.vector
+            offer.base = vector.copy()
+            self._thrown = math.hypot(self._thrown, float(np.linalg.norm(thrown)))
+
+    async def _begin_offer(self, vector: Vector) -> Offer:
         round_ = await self._begin(vector)
         self._trained = None  # it is in the offer
         self._offer = offer = Offer(time.monotonic(), round_)
         offer.task = asyncio.create_task(self._carry(offer), name=f"offer {round_}")
+        return offer
 
     async def _wait(self, offer: Offer, until: float) -> None:
         """Until an offer is in a sum, or nobody thinks that it will be by then."""
@@ -412,11 +432,17 @@ class CellRounds:
     async def _end(self, offer: Offer, vector: Vector, begin: float, landed: Report | None = None) -> Report:
         """What `average` returns, and what is kept if the sum has not come yet."""
         over = offer.over
-        report = self._report(offer, time.monotonic() - begin)
-        if landed is not None and landed.summed:
-            report = dataclasses.replace(report, landed=landed.round)
         if over:
             self._land(vector)
+        else:
+            self._start_over(offer, vector)
+        report = self._report(offer, time.monotonic() - begin)
+        if landed is not None:
+            both = math.hypot(report.discarded, landed.discarded)
+            report = dataclasses.replace(
+                report, landed=landed.round if landed.summed else None, discarded=both
+            )
+        if over:
             if offer.summed:  # a peer that is killed while it trains goes on from here
                 self._saving = asyncio.create_task(self._keep_quietly())
         else:
@@ -778,9 +804,7 @@ class CellRounds:
         cell = None if last is None else last.cell
         members = () if cell is None or not cell.summed else cell.members
         missing = tuple(sorted(node.awaiting)) if not offer.over else (() if cell is None else cell.missing)
-        thrown = [
-            o.cell.discarded for o in offer.outcomes if o.cell is not None and o.cell.discarded is not None
-        ]
+        discarded, self._thrown = self._thrown, 0.0
         unsent = 0.0 if node.fresh else float(np.linalg.norm(node.state.unsent))
         reports = [outcome.cell for outcome in offer.outcomes if outcome.cell is not None]
         accused = {
@@ -804,7 +828,7 @@ class CellRounds:
             summed=offer.over and offer.summed,
             heard={} if cell is None else dict(zip(cell.heard, cell.ages, strict=True)),
             unsent=unsent,
-            discarded=float(np.linalg.norm(np.sum(thrown, axis=0))) if thrown else 0.0,
+            discarded=discarded,
             accused=tuple(sorted(accused)),
         )
 
@@ -868,16 +892,14 @@ class CellRounds:
             dirty = not np.array_equal(vector, node.state.common + node.state.unsent)
         if not dirty:
             return None
-        await self._begin_offer(vector)
-        offer = self._offer
-        assert offer is not None
+        offer = await self._begin_offer(vector)
         await self._wait(offer, self._limit)
         if not offer.over and node.phase is CellPhase.AGREE:
             await self._withdraw(offer)
         elif not offer.over:
             await self._wait(offer, math.inf)
-        report = self._report(offer, time.monotonic() - begin)
         self._land(vector)
+        report = self._report(offer, time.monotonic() - begin)
         self._totals.add(report)
         self._log(report)
         if not report.summed:
@@ -925,8 +947,9 @@ class CellRounds:
             if done or step_of(self._number()) > step or time.monotonic() > self._limit:
                 break
         assert self._node is not None
-        report = self._report(offer, time.monotonic() - begin)
-        return report, done and expected <= heard
+        if (thrown := offer.thrown(self._node.state.common)) is not None:
+            self._thrown = math.hypot(self._thrown, float(np.linalg.norm(thrown)))
+        return self._report(offer, time.monotonic() - begin), done and expected <= heard
 
     async def _tell_again(self) -> None:
         """What hearing cells were told while they were away."""

@@ -26,7 +26,7 @@ class Report:
         landed: the round of an earlier call's offer that was added up meanwhile; None if none was.
         heard: in a network of cells, the cells that were heard, and for how many rounds what they said had waited here.
         unsent: the length of what was trained and is in no sum yet.
-        discarded: the length of what was thrown away: trained on a model that not all of the cell hold, or in doubt.
+        discarded: the length of what was thrown away since the last report: in doubt, or trained on a model that not all of the cell hold.
         accused: members that have told different things about the model, or were said to have.
         settled: at the end of `settle`, whether every cell that this one hears was there; None otherwise.
         bytes: what this peer sent, by category.

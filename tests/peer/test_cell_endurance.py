@@ -1,0 +1,161 @@
+"""Sixteen members of four cells, as processes, that are killed, stopped and cut off while they train.
+
+Every local phase can be told apart in every model (`support.cell_worker`). So it is seen that nothing counts twice, that members of a
+cell hold the same bits, and that nothing is missing but what a site lost in a crash or a cell threw away in doubt, which is counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import signal
+import time
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pytest
+
+from support import cell_worker
+from support.cell_worker import ATOMS, THERE
+from support.lan import Switchboard, cell_network, no_namespaces
+from support.processes import Processes
+from support.waiting import wait_until
+
+ROUNDS = "floor = 1.0\nceiling = 5.0\nsettle_minutes = 3.0"
+SIZE = 4
+
+
+@dataclass
+class Cells(Processes):
+    """Members of cells; the first ones lie, if any do."""
+
+    liars: tuple[int, ...] = ()
+
+    def job(self, node):
+        target = cell_worker.lie if node in self.liars else cell_worker.take_part
+        arguments = (self.folder(node), len(self.network.roster.members), self.network.folder / "last")
+        return target, (*arguments, self.namespaces.get(node), self.pause)
+
+    @property
+    def nodes(self):
+        """Those that are honest."""
+        return sorted(self.network.roster.members.keys() - set(self.liars))
+
+    def summed(self, node):
+        """In how many sums a member has been."""
+        told = [line["report"] for line in cell_worker.notes(self.folder(node)) if line["event"] == "round"]
+        return len({r["round"] for r in told if r["summed"]} | {r["landed"] for r in told} - {None})
+
+    def done(self, cells):
+        """In how many sums the members of these cells have been; the least."""
+        return min(self.summed(node) for cell in cells for node in cell if node not in self.liars)
+
+    def finish(self, seconds):
+        """All settle, and end by themselves."""
+        (self.network.folder / "last").write_text("-1")
+        end = time.monotonic() + seconds
+        for node in self.nodes:
+            process = self.processes[node]
+            process.join(max(0.0, end - time.monotonic()))
+            assert process.exitcode == 0, f"peer {node}: {process.exitcode}\n{self.tails([node])}"
+
+    # ── what must hold afterwards ───────────────────────────────────────────────────────────────────────
+
+    @cached_property
+    def told(self):
+        return {node: cell_worker.notes(self.folder(node)) for node in self.nodes}
+
+    def check_models(self):
+        """Members that name the same model hold the same bits, and no atom is in a model twice; how many were compared."""
+        seen, checked = {}, 0
+        for cell in self.network.roster.plan.cells:
+            for node in set(cell) & set(self.nodes):
+                for line in self.told[node]:
+                    if held := line.get("held"):
+                        assert held["finite"], (node, line)
+                        assert self.liars or held["most"] <= 1 / SIZE + 1e-4, (node, line)
+                        name = (cell, held["round"], held["chain"])
+                        assert seen.setdefault(name, held["hash"]) == held["hash"], (node, held["round"])
+                        checked += 1
+        return checked
+
+    def check_account(self):
+        """Every atom is in the settled model, or its own site has said that it is lost; how many were trained, lost in a
+        crash, and thrown away by a cell.
+        """
+        models = [np.load(self.folder(node) / cell_worker.FINAL) for node in self.nodes]
+        for model in models[1:]:
+            np.testing.assert_allclose(model, models[0], atol=1e-5)
+        trained = crashed = thrown = 0
+        for node in self.nodes:
+            own = models[0][ATOMS * node : ATOMS * (node + 1)][: cell_worker.phases(self.folder(node))]
+            lost = {atom: line["event"] for line in self.told[node] for atom in line["lost"]}
+            assert self.told[node][-1]["settled"], node
+            absent = set(np.flatnonzero(own < THERE).tolist())
+            assert absent <= lost.keys(), (node, absent - lost.keys())
+            trained += len(own)
+            crashed += sum(event == "started" for event in lost.values())
+            thrown += sum(event != "started" for event in lost.values())
+            told = [line["report"]["discarded"] ** 2 for line in self.told[node] if line["event"] == "round"]
+            quiet = sum(len(line["lost"]) for line in self.told[node] if line["event"] == "round")
+            assert quiet <= round(sum(told)), "a cell that throws something away says so"
+        return trained, crashed, thrown
+
+
+def play(fleet, board, rounds, draw):
+    """Kill, stop and cut until every cell has added up so often."""
+    cells = fleet.network.roster.plan.cells
+    away, cuts, stops, seconds = {}, 0, 0, 240
+    begin = time.monotonic()
+    wait_until(lambda: fleet.done(cells) >= 3, seconds, fleet.tails)
+    while (done := fleet.done(cells)) < rounds:
+        for node in [node for node, since in away.items() if time.monotonic() > since + 2.0]:
+            fleet.start(node)
+            del away[node]
+        present = [node for node in fleet.nodes if node not in away]
+        if len(away) < 2:
+            victim = draw.choice(present)
+            fleet.kill(victim)
+            away[victim] = time.monotonic()
+            present.remove(victim)
+        if draw.random() < 0.15:
+            victim = draw.choice(present)
+            fleet.signal(victim, signal.SIGSTOP)
+            try:
+                time.sleep(draw.choice([0.5, 7.0]))
+            finally:
+                fleet.signal(victim, signal.SIGCONT)
+            stops += 1
+        if board and done > (cuts + 1) * rounds / 4:
+            board.cut()
+            time.sleep(10.0)
+            board.heal()
+            cuts += 1
+        for node in away:
+            fleet.start(node)
+        away.clear()
+        wait_until(lambda done=done: fleet.done(cells) >= done + 3, seconds, fleet.tails)
+    return stops, cuts, time.monotonic() - begin
+
+
+@pytest.mark.parametrize(
+    "rounds", [pytest.param(12, id="short"), pytest.param(500, marks=pytest.mark.slow, id="soak")]
+)
+def test_nothing_is_lost_and_nothing_counts_twice(rounds, tmp_path):
+    why = no_namespaces()
+    with contextlib.ExitStack() as stack:
+        board = None if why else stack.enter_context(Switchboard([*range(8)], [*range(8, 16)]))
+        network = cell_network(
+            tmp_path / "net", 16, size=SIZE, rounds=ROUNDS, more="ring_bits = 32\n", addresses=board and board.addresses
+        )  # fmt: skip
+        fleet = stack.enter_context(Cells(network, namespaces=board.names if board else {}))
+        stops, cuts, seconds = play(fleet, board, rounds, random.Random(8))
+        fleet.finish(300)
+    checked = fleet.check_models()
+    trained, crashed, thrown = fleet.check_account()
+    print(
+        f"{fleet.done(network.roster.plan.cells)} sums of every cell in {seconds:.0f} s; {fleet.kills} kills, {stops} stops, {cuts} "
+        f"cuts ({why}); {checked} models compared; {trained} local phases, {crashed} lost in crashes, {thrown} thrown away in doubt"
+    )
+    assert checked > 4 * rounds

@@ -1,0 +1,135 @@
+"""A member of a cell as a process, whose training can be told apart in every model.
+
+The t-th local phase of a site adds 1 at a place that nobody else touches, its *atom*. An atom that is in one sum over m members has at
+most 1/m in any model, however cells average. So a model shows whether something counts twice, and its zeros what is missing. A
+site writes down which of its atoms its own model has lost, and when: in a crash, or because the cell threw them away.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import logging
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cesar.base.errors import CesarError
+from cesar.peer.api.peer import Peer, on_loop
+from support import worker
+from support.liar import Liar
+
+ATOMS = 1500
+"""Local phases of one site that a model has room for."""
+
+PHASE, NOTES, FINAL = "phase", "cell.jsonl", "final.npy"
+THERE = 1e-6
+"""Less than an atom has in any model that has it."""
+
+
+def take_part(folder: Path, nodes: int, last: Path, namespace: str | None, pause: float) -> None:
+    """Train until the file `last` is there, then settle. Killed at any moment, it goes on from what the peer kept."""
+    signal.alarm(3600)
+    if namespace is not None:
+        worker.enter(namespace)
+    logging.basicConfig(filename=folder / "log", level=logging.INFO, format="%(asctime)s %(message)s")
+    with Peer.join(folder, wait=5.0) as peer:
+        own = slice(ATOMS * peer.id, ATOMS * (peer.id + 1))
+        model = np.zeros(ATOMS * nodes, np.float32)
+        trained = phases(folder)
+        peer.start_from(model)
+        note(folder, event="started", lost=missing(model[own], trained, known_lost(folder)))
+        while worker.wanted(last, -1) or trained < 1:
+            time.sleep(pause)
+            if trained < ATOMS:
+                (folder / PHASE).write_text(str(trained + 1))  # before it is trained: no place is used twice
+                model[own][trained] += 1
+                trained += 1
+            report = peer.average_vector(model)
+            note(
+                folder,
+                event="round",
+                lost=missing(model[own], trained, known_lost(folder)),
+                held=held(peer),
+                report=dataclasses.asdict(report),
+            )
+        reports = peer.settle(model)
+        np.save(folder / FINAL, model)
+        note(
+            folder,
+            event="settled",
+            lost=missing(model[own], trained, known_lost(folder)),
+            settled=bool(reports and reports[-1].settled),
+            handed_in=all(report.summed or not report.unsent for report in reports),
+        )
+
+
+def lie(folder: Path, nodes: int, last: Path, _namespace: str | None, pause: float) -> None:
+    """A member that changes, repeats, withholds and invents what it says, until the test ends."""
+    signal.alarm(3600)
+    logging.basicConfig(filename=folder / "log", level=logging.INFO, format="%(asctime)s %(message)s")
+    rng = np.random.default_rng(os.getpid())
+    while worker.wanted(last, -1):
+        try:
+            with Peer.join(folder, wait=5.0) as peer:
+                model = np.zeros(ATOMS * nodes, np.float32)
+                peer.start_from(model)
+                liar = Liar(peer._peer, rng)
+                while worker.wanted(last, -1):
+                    time.sleep(pause)
+                    model += rng.normal(size=model.size).astype(np.float32)
+                    peer.average_vector(model)
+                    note(folder, event="lied", lies=liar.lies)
+        except CesarError:
+            time.sleep(pause)
+
+
+def held(peer: Peer) -> dict[str, object]:
+    """The common model that this member holds: of which round, what names it, its hash, and the largest atom in it."""
+
+    async def look() -> dict[str, object]:  # where the node works: a round may be going on
+        assert peer._peer.cells is not None
+        node = peer._peer.cells._node
+        if node is None or node.fresh or not all(node.state.claim.digests):
+            return {}
+        claim, common = node.state.claim, node.state.common
+        return {
+            "round": claim.round_,
+            "chain": claim.chain().hex(),
+            "hash": hashlib.sha256(common.tobytes()).hexdigest(),
+            "most": float(common.max()),
+            "finite": bool(np.isfinite(common).all()),
+        }
+
+    return on_loop(look())
+
+
+def phases(folder: Path) -> int:
+    """How many local phases a site has begun, in all its lives."""
+    path = folder / PHASE
+    return int(path.read_text() or 0) if path.exists() else 0
+
+
+def missing(own: NDArray[np.float32], trained: int, known: set[int]) -> list[int]:
+    """Atoms that the model lacks and that were not known to be lost."""
+    return [int(t) for t in np.flatnonzero(own[:trained] < THERE) if int(t) not in known]
+
+
+def note(folder: Path, **fields: object) -> None:
+    """Append a line as a whole."""
+    with (folder / NOTES).open("ab", buffering=0) as file:
+        file.write((json.dumps({**fields, "pid": os.getpid()}) + "\n").encode())
+
+
+def notes(folder: Path) -> list[dict]:
+    path = folder / NOTES
+    return [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
+
+
+def known_lost(folder: Path) -> set[int]:
+    return {atom for line in notes(folder) for atom in line.get("lost", ())}
