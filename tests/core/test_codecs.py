@@ -365,34 +365,6 @@ def test_within_and_back(owner, seed, density):
     assert back.count == relayed.count == bits.count(back.words)
 
 
-@relaxed
-@given(scattered())
-def test_complement(chosen):
-    rest = chosen.complement()
-    assert sorted([*chosen.positions(), *rest.positions()]) == list(range(chosen.size))
-    assert (rest.size, rest.count, rest.seed) == (chosen.size, chosen.size - chosen.count, None)
-    assert bits.is_bitmap(rest.words, rest.size)
-    assert rest.complement() == chosen
-
-
-def test_the_complement_of_everything_and_of_nothing():
-    for size in (0, 1, 64, 100):
-        assert IndexSet.full(size).complement() == IndexSet.from_positions([], size)
-        assert IndexSet.from_positions([], size).complement() == IndexSet.full(size)
-
-
-@relaxed
-@given(scattered(), st.integers(0, 2**32), densities)
-def test_a_union_by_what_its_owner_lacks(owner, seed, density):
-    """What a receiver tells a member of a group, and what the member makes of it: all that the group selected."""
-    chance = np.random.default_rng(seed)
-    union = IndexSet.of_words(owner.words | set_of(chance.random(owner.size) < density).words, owner.size)
-    told = encode(union.within(owner.complement()))
-    rest = decode(told, owner.size - owner.count).spread_over(owner.complement())
-    assert np.array_equal(owner.words | rest.words, union.words)
-    assert rest.count == union.count - owner.count
-
-
 def test_equality_and_repr():
     one = IndexSet.from_positions([1, 5], 9)
     assert one == IndexSet.from_positions([5, 1], 9)

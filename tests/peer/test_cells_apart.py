@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
+import time
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 
 from cesar.peer.api.peer import on_loop
 from cesar.peer.driver.runtime import AsyncPeer
-from support.lan import Lines, cell_network, edit, free_ports, met
+from support import worker
+from support.lan import Lines, cell_network, edit, free_ports, met, running
 from support.waiting import until
 
 QUICK = "floor = 0.3\nceiling = 2.0\nsettle_minutes = 2.0\npatience_minutes = 0.0"
@@ -118,6 +121,61 @@ def test_sites_of_different_speed(tmp_path):
         counts = models[0].reshape(6, ATOMS)[site.node, : site.phase]
         told = any(not report.summed and report.unsent for report in settled[all_.index(site)])
         assert told or (counts > 1e-3).all(), "everything that was trained is in the model"
+
+
+PHASES = {"held up": (40.0, 2.0, 3.0, 4.0), "quick": (2.0, 2.5, 3.0, 4.0)}
+"""Seconds that local phases take, at the members of two cells."""
+
+
+@pytest.mark.slow
+def test_local_phases_that_differ_by_a_factor_of_twenty(tmp_path):
+    """Eight sites learn digits. One takes 40 s for a local phase, and others take 2 to 4. The quick cell goes at the pace of its own
+    slowest member, the slow site is in a sum after each of its phases, and all settle although they finish minutes apart.
+    """
+    network = cell_network(
+        tmp_path / "net", 8, size=4, rounds="floor = 1.0\nceiling = 10.0\nsettle_minutes = 10.0"
+    )
+    data = load_digits()
+    images, labels = (data.data / 16).astype(np.float32), data.target
+    cells = dict(zip(PHASES, network.roster.plan.cells, strict=True))
+    pace = {node: PHASES[name][k] for name, cell in cells.items() for k, node in enumerate(cell)}
+    slow = cells["held up"][0]
+    ends: dict[int, float] = {}
+
+    async def take_part(peer, begin):
+        own, model = slice(peer.id, 1440, 8), np.zeros(worker.SIZE, np.float32)
+        await peer.start_from(model)
+        told = []
+        while time.monotonic() < begin + (240 if peer.id in cells["held up"] else 100) - pace[peer.id] / 2:
+            await asyncio.sleep(pace[peer.id])
+            model[:] = worker.local_step(model, images[own], labels[own])
+            told.append(await peer.average_vector(model))
+        ends[peer.id] = time.monotonic() - begin
+        settled = await peer.settle(model)
+        return model, told, settled
+
+    async def run():
+        async with running(network, [*range(8)]) as peers:
+            begin = time.monotonic()
+            return await asyncio.gather(*(take_part(peer, begin) for peer in peers))
+
+    models, told, settled = zip(*on_loop(run()), strict=True)
+    sums = [{r.round for r in t if r.summed} | {r.landed for r in t} - {None} for t in told]
+    wanted = {node: ends[node] / max(PHASES["quick"]) for node in cells["quick"]}
+    lost = max(1 - len(sums[node]) / wanted[node] for node in wanted)
+    accuracy = worker.accuracy(models[0], images[1440:], labels[1440:])
+    print(
+        f"the quick cell added up {[len(sums[n]) for n in wanted]} times in {max(ends[n] for n in wanted):.0f} s and lost {lost:.1%}; the slow "
+        f"site was in {len(sums[slow])} sums after {len(told[slow])} phases; ends {min(ends.values()):.0f} to {max(ends.values()):.0f} s; "
+        f"accuracy {accuracy:.3f}"
+    )
+    assert lost < 0.05
+    assert len(sums[slow]) >= len(told[slow]) - 1, "the last one is handed in while settling"
+    assert max(ends.values()) - min(ends.values()) > 120
+    assert all(reports[-1].settled for reports in settled)
+    assert not any(report.discarded for reports in told for report in reports)
+    np.testing.assert_allclose(models, np.broadcast_to(models[0], np.shape(models)), atol=1e-5)
+    assert accuracy > 0.85
 
 
 def test_a_member_that_crashes_goes_on_with_what_was_kept(tmp_path):

@@ -81,10 +81,6 @@ class IndexSet:
         bits.positions(self.words, out)
         return out
 
-    def complement(self) -> IndexSet:
-        """The positions that are not in this set."""
-        return IndexSet(bits.without(bits.ones(self.size), self.words), self.size, self.size - self.count)
-
     def within(self, other: IndexSet) -> IndexSet:
         """This set as seen by the owner of `other`: positions are ranks among the members of `other`.
 

@@ -18,7 +18,6 @@ from cesar.base.types import Entropy, NodeId
 
 FILE = "state.json"
 LOCK = "state.lock"
-SUMS = "sums.json"
 
 
 @dataclass(frozen=True, slots=True)
