@@ -89,7 +89,6 @@ pictures: .venv/stamp  ## Draw the pictures of the documentation anew
 	$(BIN)/python tools/pictures/who_sees_what.py
 	$(BIN)/python tools/pictures/concepts.py
 	$(BIN)/python tools/pictures/live_table.py
-	$(BIN)/python tools/pictures/headline.py
 	$(BIN)/cesar reproduce report docs/results --out build/results.html --markdown docs/results.md
 
 LOCK = $(BIN)/uv pip compile pyproject.toml --extra peers --extra lab --universal --python-version 3.11 --generate-hashes \

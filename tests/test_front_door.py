@@ -56,7 +56,7 @@ def is_printed(message):
 
 def test_the_readme_has_its_pictures():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    pictures = ["docs/who-sees-what.svg", "docs/network-up.svg", "docs/accuracy-bytes.svg"]
+    pictures = ["docs/who-sees-what.svg", "docs/network-up.svg", "docs/results/cells-bytes.svg"]
     assert re.findall(r"!\[.+?\]\((.+?)\)", text) == pictures
     assert "laboratory" not in text
 
@@ -125,31 +125,20 @@ def described(path):
     return next(ET.parse(path).getroot().iter("{http://purl.org/dc/elements/1.1/}description")).text
 
 
-def test_the_plot_is_that_of_the_runs_in_the_repository():
-    chart = tool("headline").chart(read_study(DOCS / "results" / "averaging" / "shards"))
-    assert described(DOCS / "accuracy-bytes.svg") == chart.describe()
-
-
-def test_the_first_page_has_the_figures_of_these_runs():
-    text = " ".join((DOCS.parent / "README.md").read_text(encoding="utf-8").split())
-    rows = {row.title: row for row in rows_of(read_study(DOCS / "results" / "averaging" / "shards"))}
-    few, full = tool("headline").SHOWN
-    for name in (full, "D-PSGD, random 30 %", few):
-        row = rows[name]
-        assert row.seeds == 3
-        assert row.before_settling is not None
-        figures = f"{100 * row.value:.1f} | {100 * row.before_settling:.1f} | {row.bytes / 1e6:.0f}"
-        assert f"{figures} |" in text, name
-
-
 def test_what_an_attacker_gets_is_what_the_note_says():
-    """Cells of each size, from outside and from inside, on the page of settings and in the design note."""
-    page, note = ((DOCS / name).read_text() for name in ("settings.md", "design/018-cells-learning.md"))
-    for size, outside, inside in re.findall(r"of a cell of (\d) \| (0\.\d+) \| (0\.\d+) \|", page):
-        for place, figure in (("outside", outside), ("inside", inside)):
-            (row,) = re.findall(rf"^\| cells of {size}, from {place} \|.*$", note, re.MULTILINE)
-            assert row.split(" | ")[-1].startswith(figure)
-    assert len(re.findall(r"of a cell of \d", page)) == 4
+    """Cells of each size, from outside and from inside, on the first page, on the page of settings and in the design note."""
+    pages = [(ROOT / "README.md").read_text(), (DOCS / "settings.md").read_text()]
+    note, counts = (DOCS / "design" / "018-cells-learning.md").read_text(), []
+    for page in pages:
+        found = re.findall(r"of a cell of (\d) \| (0\.\d+) \| (0\.\d+) \|", page)
+        counts.append(len(found))
+        for size, outside, inside in found:
+            for place, figure in (("outside", outside), ("inside", inside)):
+                (row,) = re.findall(rf"^\| cells of {size}, from {place} \|.*$", note, re.MULTILINE)
+                assert row.split(" | ")[-1].startswith(figure)
+    assert counts == [2, 4]
+    (row,) = re.findall(r"^\| CESAR, random 30 % \|.*$", note, re.MULTILINE)
+    assert f"all rounds of CESAR | {row.split(' | ')[-1].removesuffix(' |')} |" in pages[0]
 
 
 def test_kept_runs_are_those_of_their_files():
@@ -218,13 +207,16 @@ def test_results_are_written_from_the_kept_runs(tmp_path):
 
 
 def test_the_first_page_has_the_figures_of_cells():
-    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
     rows = {row.title: row for row in rows_of(read_study(DOCS / "results" / "cells-shards"))}
-    for name in ("D-PSGD, everything", "cells of 4, everything"):
+    names = ("D-PSGD, everything", "D-PSGD, random 30 %", "cells of 4, everything", "cells of 4, blocks 17 %")
+    for name in names:
         row = rows[name]
-        shown = (100 * row.value, 100 * row.before_settling, (row.bytes - row.settle_bytes) / 1e6, row.seeds)
-        assert "{:.1f} | {:.1f} | {:.0f} | {} |".format(*shown) in text, name
+        assert row.seeds == 3
+        shown = (100 * row.before_settling, 100 * row.value, (row.bytes - row.settle_bytes) / 1e6)
+        assert "| {:.1f} | {:.1f} | {:.0f} |".format(*shown) in text, name
     time = json.loads(
         (DOCS / "results" / "bench" / "overhead-cells-everything.json").read_text(encoding="utf-8")
     )
     assert f"cells of four take {time['ratio_to_dpsgd']:.2f} times as long" in text
+    assert f"A round takes {100 * (time['ratio_to_dpsgd'] - 1):.0f} % longer" in text
