@@ -174,7 +174,7 @@ def test_local_phases_that_differ_by_a_factor_of_twenty(tmp_path):
     assert max(ends.values()) - min(ends.values()) > 120
     assert all(reports[-1].settled for reports in settled)
     assert not any(report.discarded for reports in told for report in reports)
-    np.testing.assert_allclose(models, np.broadcast_to(models[0], np.shape(models)), atol=1e-5)
+    np.testing.assert_allclose(models, np.broadcast_to(models[0], np.shape(models)), atol=1e-3)  # 16 bits
     assert accuracy > 0.85
 
 

@@ -1,8 +1,8 @@
 """A member of a cell as a process, whose training can be told apart in every model.
 
 The t-th local phase of a site adds 1 at a place that nobody else touches, its *atom*. An atom that is in one sum over m members has at
-most 1/m in any model, however cells average. So a model shows whether something counts twice, and its zeros what is missing. A
-site writes down which of its atoms its own model has lost, and when: in a crash, or because the cell threw them away.
+most 1/m in any model, however cells average. It may have more if its sum was in doubt and it was handed in again, among the same
+members, after another cell had heard of the first sum. Zeros show what is missing. A site writes down which of its atoms its own model has lost, and when: in a crash, or because the cell threw them away.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ ATOMS = 1500
 """Local phases of one site that a model has room for."""
 
 PHASE, NOTES, FINAL = "phase", "cell.jsonl", "final.npy"
+AGAIN = 0.2501
+"""More than an atom has that was handed in once, in a cell of four."""
+
 THERE = 1e-6
 """Less than an atom has in any model that has it."""
 
@@ -103,6 +106,7 @@ def held(peer: Peer) -> dict[str, object]:
             "chain": claim.chain().hex(),
             "hash": hashlib.sha256(common.tobytes()).hexdigest(),
             "most": float(common.max()),
+            "again": int((common > AGAIN).sum()),
             "finite": bool(np.isfinite(common).all()),
         }
 
