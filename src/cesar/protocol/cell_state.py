@@ -223,7 +223,7 @@ class CellState:
 
     def to_score(self, members: tuple[NodeId, ...], fresh: Vector) -> tuple[Vector, Vector | None]:
         """What of E may be in scores over these members, and what not: that was in scores over others, and the difference
-        of both sums would be the score of whoever has come or gone.
+        of both sums would be the score of the member that has come or gone.
         """
         hidden = self.hidden if self.scored in ((), members) else self.unsent - fresh
         return (self.unsent if hidden is None else self.unsent - hidden), hidden

@@ -215,7 +215,7 @@ class Membership:
             wrong = f". The clock of this machine is {ahead / 3600:.1f} hours ahead of most neighbours'"
         remedies = {
             "certificate": "`cesar peer renew` makes a request for a new one",
-            "roster": "fetch the newest from whoever runs the network, which `cesar network extend` makes",
+            "roster": "ask the operator of the network for the newest, which `cesar network extend` makes",
             "authority": "`cesar network reauthorise` makes a new one",
         }
         for what, end in self.ends.items():
