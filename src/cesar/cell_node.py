@@ -156,6 +156,7 @@ class CellNode:
         *,
         reference: Vector | None = None,
         out: Vector | None = None,
+        metric: float | None = None,
         entropy: Entropy,
         deadlines: Deadlines,
     ) -> None:
@@ -165,11 +166,13 @@ class CellNode:
             vector: the model after local training, which began at the last result: the common model and what is unsent.
             reference: in the first round the common model, by default zero; later it is not looked at.
             out: memory for the new model; it must not overlap `vector`.
+            metric: of this model, where members hand one in; None if there is none this time.
 
         Raises:
             DataError: the model holds NaN or infinity, or has the wrong size. Nothing was sent.
         """
         self._inbox.check(round_)
+        self._method.check_metric(metric)
         if place.node != self.id:
             raise LocalProtocolError(f"node {self.id} was given the place of node {place.node}")
         if vector.shape != (self.size,):
@@ -209,6 +212,7 @@ class CellNode:
             keys=self._keys,
             entropy=entropy,
             deadlines=deadlines,
+            metric=None if metric is None else float(metric),
             own_pace=self._own_pace,
         )
         if agreed is not None:

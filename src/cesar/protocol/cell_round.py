@@ -31,6 +31,10 @@ its members and has one word more, w, for every keeper; from it the cell knows W
 again. A cell carries a weight v, which begins at W and is mixed with those of heard cells as its model is (push-sum). The model changes by
 Σ w·D / v. So Σ v·X over all cells grows by exactly Σ w·D, mixing leaves it as it is, and where all cells are alike X is the
 weighted mean. On the ring w is divided by a number that all members know and that is not below it, so that scales are those of D and say nothing of w.
+
+*Where members measure* (`Cells.metric`) a sum over the whole cell, to which every member brings a metric, has two words more for every
+keeper: the metric's whole part and the rest. Keepers tell its mean with the slice. A metric is much the same from round to round, so the
+difference of two sums over other members would show that of the member that left: hence the whole cell or nothing.
 """
 
 from __future__ import annotations
@@ -82,7 +86,7 @@ from cesar.kernels.slicing import (
     take,
     write_grid,
 )
-from cesar.methods.cells import Cells
+from cesar.methods.cells import METRIC_EXPONENT, METRIC_RANGE, Cells
 from cesar.methods.positions import CellPositions, everything
 from cesar.protocol.cell_state import Carried, CellState, Doubt, Handed, Standing, standing
 from cesar.protocol.cell_vote import (
@@ -120,6 +124,7 @@ from cesar.protocol.wire_cells import (
     Voted,
     empty_frame,
     encode_vouch,
+    metric_to_bytes,
     row_of,
 )
 
@@ -189,6 +194,7 @@ class Change(NamedTuple):
     reach: float = 0.0
     everything: bool = False
     carried: Carried | None = None
+    metric: float | None = None
 
 
 @dataclass(slots=True)
@@ -286,6 +292,7 @@ class CellRound:
         exponents: its scale, one for each tensor.
         fresh: what was trained since the last round, where blocks have scores.
         edges: where each tensor of the model ends.
+        metric: of the model that it brings; None if it has none.
         own_pace: cells count rounds by themselves, and take the newest that they hear of one another; members wait for one another
             until the driver says that it is enough.
     """
@@ -303,8 +310,11 @@ class CellRound:
         keys: Keyring,
         entropy: Entropy,
         deadlines: Deadlines,
+        metric: float | None = None,
         own_pace: bool = False,
     ) -> None:
+        self._metric = metric
+        self._mean_metric: float | None = None
         self._method, self._place, self._attempt, self._state = method, place, attempt, state
         self._own_pace = own_pace
         self._turn = step_of(attempt.round_) if own_pace else attempt.round_
@@ -357,6 +367,7 @@ class CellRound:
         self._models: dict[bytes, memoryview] = {}
         self._vouched: dict[bytes, set[object]] = {}
         self._report = CellReport()
+        self._applied = False
         self._discarded: Vector | None = None
         self._doubted: Doubt | None = None  # as it was before anything was thrown away
         self.outbox.add(
@@ -557,7 +568,8 @@ class CellRound:
     # ── agree ───────────────────────────────────────────────────────────────────────────────────────────
 
     def _make_agree(self, claim: Claim, losses: bytes, to: tuple[NodeId, ...] = ()) -> Outbound:
-        message = Agree(self._token, self._exponents, self._given_up, losses, claim)
+        brings = self._metric is not None if self._method.metric else None
+        message = Agree(self._token, self._exponents, self._given_up, losses, claim, brings)
         return Outbound(to or self._place.view, message.encode(self._header(Kind.CELL_AGREE), self._cell))
 
     def say_again(self, node: NodeId) -> None:
@@ -571,7 +583,9 @@ class CellRound:
             return
         if sender in self.agreed and not self._own_pace:
             raise self._refusal(sender, Reason.DUPLICATE, "it has agreed already")
-        self.agreed[sender] = Agree.decode(body, self._cell, len(self._exponents))
+        self.agreed[sender] = Agree.decode(
+            body, self._cell, len(self._exponents), measured=self._method.metric
+        )
 
     def _end_agree(self) -> None:
         state, present = self._state, self.agreed
@@ -715,6 +729,7 @@ class CellRound:
             state.bodies.pop(number, None)
             state.recent.pop(number, None)
             state.told.pop(number, None)
+            state.measured.pop(number, None)
             state.set_digest(number, b"")
 
     def _hide(self) -> None:
@@ -853,10 +868,13 @@ class CellRound:
             blocks = np.array([len(self._scores)])
             self._grids.append(ring.binary_grid(SCORE_BITS, blocks, scale[tensors:], len(self._members)))
         if extras := len(self._extras):
-            self._grids.append(ring.binary_grid(EXTRA_BITS, np.array([extras]), (0,), len(self._members)))
+            ends, exponents = np.arange(1, extras + 1), (0,) * self._weighs + (METRIC_EXPONENT, 0) * self._measures
+            self._grids.append(ring.binary_grid(EXTRA_BITS, ends, exponents, len(self._members)))
         agreed = ring.exponents_to_bytes(scale)
         if self._method.weighted:
             agreed += struct.pack("<dB", self._unit, self._weighs)
+        if self._method.metric:
+            agreed += struct.pack("<B", self._measures)
         terms = cell_terms(
             self._place.number,
             self._members,
@@ -920,8 +938,24 @@ class CellRound:
 
     @cached_property
     def _extras(self) -> Vector:
-        """Numbers of magnitude 1 or less that every keeper gets, the same word each: one sum that all of them know."""
-        return np.array([self._own_weight] if self._weighs else [], dtype=np.float32)
+        """Numbers that every keeper gets, the same word each: one sum that all of them know."""
+        found = [self._own_weight] if self._weighs else []
+        if self._measures:
+            assert self._metric is not None
+            whole = np.rint(self._metric)  # exact as a float32, and so is its sum once it is rounded again
+            found += [float(whole), float(self._metric - whole)]
+        return np.array(found, dtype=np.float32)
+
+    @cached_property
+    def _measures(self) -> bool:
+        """Whether this sum has metrics: it is over the whole cell, and everybody brings one. It is in the masks' keys."""
+        return (
+            self._method.metric
+            and not self._method.settling
+            and self._metric is not None
+            and self._members == self._cell
+            and all(self.agreed[node].metric for node in self._place.view)
+        )
 
     @property
     def _own_weight(self) -> float:
@@ -1022,6 +1056,8 @@ class CellRound:
                 for total, width in zip(self._totals, self._widths, strict=True)
             )
             scales = self._grids[0].scales[piece.tensor : piece.tensor + len(piece.edges)]
+            if self._measures:
+                self._measure()
             if self._method.weighted:
                 whole = self._weigh() and whole
                 steps = self._unit / (scales * max(self._carried.weight, 1.0))
@@ -1051,6 +1087,13 @@ class CellRound:
             samples = float(np.rint(total[0] * self._unit))
             self._carried = Carried(samples, samples)
         return self._carried.total >= 1.0
+
+    def _measure(self) -> None:
+        """Take the mean of all members' metrics from their sum."""
+        words = self._totals[-1][-2:].view(np.int32).astype(np.float64) / self._grids[-1].scales[-2:]
+        # Each member rounds once, by half a step at most: less than one half together, for 255 members of the largest metrics.
+        mean = (np.rint(words[0]) + words[1]) / len(self._members)
+        self._mean_metric = float(np.clip(mean, -METRIC_RANGE, METRIC_RANGE))
 
     # ── offer and vote ──────────────────────────────────────────────────────────────────────────────────
 
@@ -1432,7 +1475,7 @@ class CellRound:
         frame = Gather.encode(
             self._header(Kind.CELL_GATHER),
             self._method.settling,
-            CARRIED.pack(*self._carried) if self._method.weighted else b"",
+            self._beside(),
             self._block_bitmap(piece.members),
             scores,
             exponents,
@@ -1447,6 +1490,12 @@ class CellRound:
         self._answer(frame)
         self.phase = CellPhase.GATHER
 
+    def _beside(self) -> bytes:
+        """What a keeper tells of the whole cell: its weights, and the mean of its metrics unless most have refused what came of it."""
+        weights = CARRIED.pack(*self._carried) if self._method.weighted else b""
+        metric = None if self._poll.refused else self._mean_metric
+        return weights + (metric_to_bytes(metric) if self._method.metric else b"")
+
     def _answer(self, frame: Frame) -> None:
         others = tuple(node for node in self._members if node != self._me)
         self.outbox.add(partial(Outbound, others, frame))
@@ -1458,7 +1507,7 @@ class CellRound:
         span = spans(self._words, parts)[number]
         within = self._blocks_of(span) if self._block else slice(0, 0)
         blocks = within.stop - within.start
-        message = Gather.decode(body, blocks, self._most)
+        message = Gather.decode(body, blocks, self._most, measured=self._method.metric)
         if message.everything:
             piece = everything(self._size).slices(parts, self._edges)[number]
         elif self._block:
@@ -1481,6 +1530,7 @@ class CellRound:
             reach=reach,
             everything=message.everything,
             carried=Carried(*message.carried) if message.carried else None,
+            metric=message.metric,
         )
 
     def _drawn(self, round_: RoundNo, parts: int) -> tuple[Piece, ...]:
@@ -1528,6 +1578,9 @@ class CellRound:
             state.recent[number] = away
         if change.carried is not None:
             state.told[number] = change.carried
+        if self._method.metric:
+            state.measured[number] = change.metric
+        self._applied = True
         state.bodies[number] = change.body
         return True
 
@@ -1570,7 +1623,10 @@ class CellRound:
         if self._discarded is not None and not self._discarded.any():
             self._discarded = None
         unsure = 0 if state.doubt is None else bits.count(state.doubt.positions)
-        return replace(self._report, summed=tuple(summed), unsure=unsure, discarded=self._discarded)
+        metric = state.metric if self._applied else None
+        return replace(
+            self._report, summed=tuple(summed), unsure=unsure, metric=metric, discarded=self._discarded
+        )
 
     def _settle_handed(self, summed: frozenset[NodeId]) -> None:
         """What is in a sum is no longer this member's; the rest of what it handed in is in doubt."""

@@ -6,6 +6,7 @@ round's positions and the range of words that a frame is about, and must match e
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -18,6 +19,7 @@ from cesar.base.types import Buffer, ByteArray, NodeId, RingWords
 from cesar.crypto.keys import CHECK_BYTES, DIGEST_BYTES, FACTS_BYTES, LOSSES_BYTES, chain_link
 from cesar.kernels.ring import exponents_from_bytes, exponents_to_bytes
 from cesar.kernels.slicing import Span, check_exponents
+from cesar.methods.cells import METRIC_RANGE
 from cesar.protocol.wire import HEADER_BYTES, Frame, Header, Kind, Token, members_from_bytes, members_to_bytes
 
 NEVER = 0xFFFFFFFF
@@ -27,6 +29,7 @@ _ROUND = struct.Struct("<I")
 _RANGE = struct.Struct("<II")
 _VOTED = struct.Struct("<fI")
 _WEIGHT = struct.Struct("<d")
+_METRIC = struct.Struct("<d")
 CARRIED = struct.Struct("<dd")
 """A cell's weight and the samples of its members."""
 
@@ -34,6 +37,19 @@ CARRIED = struct.Struct("<dd")
 def _check_weights(found: Sequence[float], most: float) -> None:
     if not all(0.0 <= weight <= most for weight in found):
         raise EncodingError(f"a weight is outside 0..{most:g}; no cell has that number of samples")
+
+
+def metric_to_bytes(metric: float | None) -> bytes:
+    """The mean of a cell's metrics, or that it has none."""
+    return _METRIC.pack(math.nan if metric is None else metric)
+
+
+def _metric(view: memoryview) -> tuple[float | None, memoryview]:
+    found, rest = _take(view, _METRIC.size, "the metric")
+    metric: float = _METRIC.unpack(found)[0]
+    if abs(metric) > METRIC_RANGE:
+        raise EncodingError(f"a metric is outside -{METRIC_RANGE}..{METRIC_RANGE}")
+    return (None if math.isnan(metric) else metric), rest
 
 
 def _take(view: memoryview, count: int, what: str) -> tuple[memoryview, memoryview]:
@@ -101,7 +117,7 @@ class Agree(NamedTuple):
     """i → each other member: a fresh token, the scale of what it hands in, whom it has given up, and its model's name.
 
     `exponents` has one for each tensor and, where scores are added up, one more for those. `losses` names what the member has
-    thrown away (`CellState.losses`).
+    thrown away (`CellState.losses`). `metric` says whether it brings a metric; None, and not sent, where nobody does.
     """
 
     token: Token
@@ -109,6 +125,7 @@ class Agree(NamedTuple):
     given_up: tuple[NodeId, ...]
     losses: bytes
     claim: Claim
+    metric: bool | None = None
 
     def encode(self, header: Header, cell: Sequence[NodeId]) -> Frame:
         payload = b"".join(
@@ -118,21 +135,30 @@ class Agree(NamedTuple):
                 exponents_to_bytes(self.exponents),
                 members_to_bytes(self.given_up, cell),
                 self.losses,
+                b"" if self.metric is None else bytes([self.metric]),
                 self.claim.to_bytes(cell),
             )
         )
         return Frame(Kind.CELL_AGREE, payload, {"coordination": len(payload)})
 
     @classmethod
-    def decode(cls, body: memoryview, cell: Sequence[NodeId], scales: int) -> Agree:
+    def decode(
+        cls, body: memoryview, cell: Sequence[NodeId], scales: int, *, measured: bool = False
+    ) -> Agree:
         token, rest = Token.take(body)
         exponents, rest = _exponents(rest, scales)
         bitmap, rest = _take(rest, (len(cell) + 7) // 8, "whom it has given up")
         losses, rest = _take(rest, LOSSES_BYTES, "what it has thrown away")
+        metric = None
+        if measured:
+            said, rest = _take(rest, 1, "whether it brings a metric")
+            if said[0] > 1:
+                raise EncodingError(f"{said[0]} does not say whether it brings a metric")
+            metric = bool(said[0])
         claim, rest = Claim.take(rest, cell)
         if rest:
             raise EncodingError("the frame goes on after its end")
-        return cls(token, exponents, members_from_bytes(bitmap, cell), bytes(losses), claim)
+        return cls(token, exponents, members_from_bytes(bitmap, cell), bytes(losses), claim, metric)
 
 
 class Scatter(NamedTuple):
@@ -217,7 +243,8 @@ class Gather(NamedTuple):
 
     `everything` says that it is about all positions of the slice, as while settling. Else `blocks` is as in `Exchange`,
     with the blocks of heard cells as well, and `scores` are the cell's, of all blocks of the slice, one byte each. `carried` are the
-    cell's weights afterwards, where members count by their samples; else it is empty.
+    cell's weights afterwards, where members count by their samples; else it is empty. `metric` is the mean of the members' metrics, where
+    all have brought one.
     """
 
     everything: bool
@@ -225,6 +252,7 @@ class Gather(NamedTuple):
     blocks: bytes
     scores: bytes
     rest: memoryview
+    metric: float | None = None
 
     @staticmethod
     def encode(
@@ -246,8 +274,10 @@ class Gather(NamedTuple):
         return _frame(Kind.CELL_GATHER, header, b"", (), 0)
 
     @classmethod
-    def decode(cls, body: memoryview, blocks: int, most: float | None = None) -> Gather:
-        """Up to the exponents; `blocks` is how many the slice has, and `most` as in `Exchange`."""
+    def decode(
+        cls, body: memoryview, blocks: int, most: float | None = None, *, measured: bool = False
+    ) -> Gather:
+        """Up to the exponents; `blocks` is how many the slice has, `most` as in `Exchange`, and `measured` whether there are metrics."""
         head, rest = _take(body, 1, "what it is about")
         if head[0] > 1:
             raise EncodingError(f"{head[0]} does not say what it is about")
@@ -256,11 +286,12 @@ class Gather(NamedTuple):
             found, rest = _take(rest, CARRIED.size, "the weights")
             carried = CARRIED.unpack(found)
             _check_weights(carried, most)
+        metric, rest = _metric(rest) if measured else (None, rest)
         if head[0]:
-            return cls(True, carried, b"", b"", rest)
+            return cls(True, carried, b"", b"", rest, metric)
         bitmap, rest = _take(rest, (blocks + 7) // 8, "the blocks")
         scores, rest = _take(rest, blocks, "the scores")
-        return cls(False, carried, bytes(bitmap), bytes(scores), rest)
+        return cls(False, carried, bytes(bitmap), bytes(scores), rest, metric)
 
 
 class Offer(NamedTuple):

@@ -215,6 +215,8 @@ def promise(section: MethodSection, rounds: RoundsSection) -> dict[str, SettingV
     method["ring_bits"] = section.ring_bits or USUAL_RING_BITS
     if section.weight == "equal":  # rosters of earlier versions do not name it
         del method["weight"], method["most_samples"]
+    if not section.metric:
+        del method["metric"], method["best"]
     if section.name == CELLS:
         cells = section.cells()
         method["ring_bits"], method["collusion"] = cells.ring_bits, cells.collusion
