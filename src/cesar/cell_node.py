@@ -171,12 +171,7 @@ class CellNode:
         Raises:
             DataError: the model holds NaN or infinity, or has the wrong size. Nothing was sent.
         """
-        self._inbox.check(round_)
-        self._method.check_metric(metric)
-        if place.node != self.id:
-            raise LocalProtocolError(f"node {self.id} was given the place of node {place.node}")
-        if vector.shape != (self.size,):
-            raise DataError(f"the model has {len(vector)} parameters, but the network averages {self.size}")
+        self._check(round_, place, vector, metric)
         if self._state is None:
             common = np.zeros(self.size, dtype=np.float32) if reference is None else reference
             self._state = CellState.start(common, self._method.blocks(self.size))
@@ -237,6 +232,14 @@ class CellNode:
                     del said[number]
                     self._events.append(FrameRejected(error=error))
         self._settle()
+
+    def _check(self, round_: RoundNo, place: CellPlace, vector: Vector, metric: float | None) -> None:
+        self._inbox.check(round_)
+        self._method.check_metric(metric)
+        if place.node != self.id:
+            raise LocalProtocolError(f"node {self.id} was given the place of node {place.node}")
+        if vector.shape != (self.size,):
+            raise DataError(f"the model has {len(vector)} parameters, but the network averages {self.size}")
 
     def inherit(self, other: CellNode) -> None:
         """Take over what another node of this member has been told, for when it trains or settles next."""

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 import cesar
 from cesar.base.errors import EncodingError
-from cesar.methods.cells import METRIC_RANGE
+from cesar.kernels import ring
+from cesar.methods.cells import METRIC_EXPONENT, METRIC_RANGE
+from cesar.protocol.cell_round import EXTRA_BITS
 from cesar.protocol.wire import Kind
 from cesar.protocol.wire_cells import Gather, metric_to_bytes
 from support.cell_liar import AGREE, GATHER, HEAD, Stage
@@ -51,11 +53,14 @@ def test_the_mean_is_exact_over_the_whole_range(metrics):
     assert result.reports[0].metric == pytest.approx(np.mean(metrics), abs=2**-24)
 
 
-def test_the_largest_cell_adds_up_the_largest_metrics():
-    """255 members: what each rounds off is less than one half together."""
-    metrics = np.where(np.arange(255) % 3, METRIC_RANGE, -METRIC_RANGE + 0.25).tolist()
+def test_a_large_cell_adds_up_the_largest_metrics():
+    """What each of 64 members rounds off is less than one half together; so it is for 255."""
+    metrics = np.where(np.arange(64) % 3, METRIC_RANGE, -METRIC_RANGE + 0.25).tolist()
+    for members in (64, 255):
+        step = 1.0 / ring.binary_grid(EXTRA_BITS, np.array([1]), (METRIC_EXPONENT,), members).scales[0]
+        assert members * step / 2 < 0.5
     result = cesar.aggregate(
-        np.zeros((255, 64), dtype=np.float32), None, cesar.Cells(size=255, metric=True), metrics=metrics
+        np.zeros((64, 64), dtype=np.float32), None, cesar.Cells(size=64, metric=True), metrics=metrics
     )
     assert result.reports[7].metric == pytest.approx(np.mean(metrics), abs=2**-22)
 
@@ -97,7 +102,9 @@ def test_all_members_or_nobody():
     assert all(report.summed and report.metric is None for report in result.reports)
     without = []
     plain.round(watch=lambda *args: without.append(args))
-    scatters = [[len(f.payload) for *_, f in some if f.kind is Kind.CELL_SCATTER] for some in (frames, without)]
+    scatters = [
+        [len(f.payload) for *_, f in some if f.kind is Kind.CELL_SCATTER] for some in (frames, without)
+    ]
     assert scatters[0] == scatters[1], "no word more than without metrics"
     assert network.round().reports[0].metric is None
     assert network.round(metrics=[1, 2, 3, 4]).reports[0].metric == 2.5
@@ -131,7 +138,9 @@ def test_a_liar_that_tells_members_different_things(told):
     stage.round(steps, lie, metrics=[0.1, 0.2, 0.3, 0.4])
     assert not any(stage.cells("summed").values())
     assert set(stage.cells("metric").values()) == {None}
-    assert {error.reason.value for _, error in stage.refused} == {"stale-attempt" if told == 0 else "malformed"}
+    assert {error.reason.value for _, error in stage.refused} == {
+        "stale-attempt" if told == 0 else "malformed"
+    }
     stage.round(np.zeros((4, stage.size)), metrics=[0.1, 0.2, 0.3, 0.4])
     assert stage.cells("metric") == dict.fromkeys(range(4), pytest.approx(0.25))
 

@@ -231,7 +231,9 @@ class Cells:
         if metric is None:
             return
         if not self.metric:
-            raise ConfigError("this network adds up no metric; sign metric = true in [method], or leave metric out")
+            raise ConfigError(
+                "this network adds up no metric; sign metric = true in [method], or leave metric out"
+            )
         if isinstance(metric, bool) or not isinstance(metric, int | float | np.integer | np.floating):
             raise DataError(f"metric is {metric!r}, but it must be a number; use metric=float(value)")
         if not isfinite(metric) or abs(metric) > METRIC_RANGE:

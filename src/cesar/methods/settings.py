@@ -206,7 +206,17 @@ class MethodSection(Section):
             raise ConfigError(f"{self.name} needs a sparsifier: {', '.join(KNOWN)}")
         of_cells = (
             key
-            for key in ("size", "graph", "patience", "robust", "block", "weight", "most_samples", "metric", "best")
+            for key in (
+                "size",
+                "graph",
+                "patience",
+                "robust",
+                "block",
+                "weight",
+                "most_samples",
+                "metric",
+                "best",
+            )
             if getattr(self, key) != self._default(key)
         )
         ignored = sorted({*(names for names in given if names not in taken), *of_cells})

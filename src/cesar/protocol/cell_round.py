@@ -313,10 +313,8 @@ class CellRound:
         metric: float | None = None,
         own_pace: bool = False,
     ) -> None:
-        self._metric = metric
-        self._mean_metric: float | None = None
         self._method, self._place, self._attempt, self._state = method, place, attempt, state
-        self._own_pace = own_pace
+        self._own_pace, self._applied, self._metric = own_pace, False, metric
         self._turn = step_of(attempt.round_) if own_pace else attempt.round_
         self._edges, self._keys, self._deadlines = edges, keys, deadlines
         self._me, self._cell, self._size = place.node, place.members, int(edges[-1])
@@ -367,7 +365,6 @@ class CellRound:
         self._models: dict[bytes, memoryview] = {}
         self._vouched: dict[bytes, set[object]] = {}
         self._report = CellReport()
-        self._applied = False
         self._discarded: Vector | None = None
         self._doubted: Doubt | None = None  # as it was before anything was thrown away
         self.outbox.add(
@@ -868,7 +865,10 @@ class CellRound:
             blocks = np.array([len(self._scores)])
             self._grids.append(ring.binary_grid(SCORE_BITS, blocks, scale[tensors:], len(self._members)))
         if extras := len(self._extras):
-            ends, exponents = np.arange(1, extras + 1), (0,) * self._weighs + (METRIC_EXPONENT, 0) * self._measures
+            ends, exponents = (
+                np.arange(1, extras + 1),
+                (0,) * self._weighs + (METRIC_EXPONENT, 0) * self._measures,
+            )
             self._grids.append(ring.binary_grid(EXTRA_BITS, ends, exponents, len(self._members)))
         agreed = ring.exponents_to_bytes(scale)
         if self._method.weighted:
@@ -950,8 +950,7 @@ class CellRound:
     def _measures(self) -> bool:
         """Whether this sum has metrics: it is over the whole cell, and everybody brings one. It is in the masks' keys."""
         return (
-            self._method.metric
-            and not self._method.settling
+            not self._method.settling
             and self._metric is not None
             and self._members == self._cell
             and all(self.agreed[node].metric for node in self._place.view)
@@ -1056,8 +1055,6 @@ class CellRound:
                 for total, width in zip(self._totals, self._widths, strict=True)
             )
             scales = self._grids[0].scales[piece.tensor : piece.tensor + len(piece.edges)]
-            if self._measures:
-                self._measure()
             if self._method.weighted:
                 whole = self._weigh() and whole
                 steps = self._unit / (scales * max(self._carried.weight, 1.0))
@@ -1088,12 +1085,12 @@ class CellRound:
             self._carried = Carried(samples, samples)
         return self._carried.total >= 1.0
 
-    def _measure(self) -> None:
-        """Take the mean of all members' metrics from their sum."""
+    def _mean_metric(self) -> float:
+        """The mean of all members' metrics, from their sum."""
         words = self._totals[-1][-2:].view(np.int32).astype(np.float64) / self._grids[-1].scales[-2:]
         # Each member rounds once, by half a step at most: less than one half together, for 255 members of the largest metrics.
         mean = (np.rint(words[0]) + words[1]) / len(self._members)
-        self._mean_metric = float(np.clip(mean, -METRIC_RANGE, METRIC_RANGE))
+        return float(np.clip(mean, -METRIC_RANGE, METRIC_RANGE))
 
     # ── offer and vote ──────────────────────────────────────────────────────────────────────────────────
 
@@ -1493,8 +1490,11 @@ class CellRound:
     def _beside(self) -> bytes:
         """What a keeper tells of the whole cell: its weights, and the mean of its metrics unless most have refused what came of it."""
         weights = CARRIED.pack(*self._carried) if self._method.weighted else b""
-        metric = None if self._poll.refused else self._mean_metric
-        return weights + (metric_to_bytes(metric) if self._method.metric else b"")
+        if not self._method.metric:
+            return weights
+        return weights + metric_to_bytes(
+            self._mean_metric() if self._measures and not self._poll.refused else None
+        )
 
     def _answer(self, frame: Frame) -> None:
         others = tuple(node for node in self._members if node != self._me)

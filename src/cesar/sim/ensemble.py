@@ -367,7 +367,9 @@ class Ensemble:
         if metrics is None:
             return
         if len(metrics) != len(self.here):
-            raise DataError(f"there are {len(metrics)} metrics for {len(self.here)} nodes; give one for each, or None")
+            raise DataError(
+                f"there are {len(metrics)} metrics for {len(self.here)} nodes; give one for each, or None"
+            )
         if self.method.cells is None:
             raise ConfigError("metrics are added up in cells only; leave them out, or use Cells(metric=True)")
         for metric in metrics:

@@ -27,6 +27,7 @@ from cesar.base import files
 from cesar.base.errors import DataError
 from cesar.base.types import Vector
 from cesar.methods import SETTLE_ROUNDS, SETTLE_SHARE
+from cesar.peer.driver.best import Best
 from cesar.peer.driver.report import Report
 from cesar.peer.driver.runtime import AsyncPeer
 from cesar.peer.ops.status import StatusPage, snapshot
@@ -216,7 +217,7 @@ class Peer:
             if on_loop(self._peer.start_from(vector)):
                 models.unpack(vector, parts)
 
-    def average(self, model: nn.Module, *, parameters: Which = "all") -> Report:
+    def average(self, model: nn.Module, *, metric: float | None = None, parameters: Which = "all") -> Report:
         """Average a module with the neighbours', in place.
 
         ```python
@@ -229,22 +230,61 @@ class Peer:
         the local steps take.
 
         Args:
+            metric: how good this model is on validation data of this site, in a network with `metric = true`; None if it was not
+                measured. Nobody learns it: `report.metric` is the mean over all members of the cell, once all have handed one in.
             parameters: "trainable" leaves frozen parameters out, for adapters of a large model; the same at
                 all peers.
 
         Raises:
-            DataError: the model holds NaN or infinity, or has another layout than before; nothing was sent.
+            DataError: the model or the metric holds NaN or infinity, or the model has another layout than before; nothing was sent.
         """
         from cesar.peer.api import model as models  # noqa: PLC0415
 
         parts = _tensors(self._peer, model, parameters)
         vector = models.pack(parts)
-        report = on_loop(self._peer.average_vector(vector, models.lengths(parts)))
+        report = on_loop(self._peer.average_vector(vector, models.lengths(parts), metric=metric))
         models.unpack(vector, parts)
         self.last = (model, parameters)
         return report
 
-    def average_vector(self, vector: Vector) -> Report:
+    @property
+    def best(self) -> Best | None:
+        """The common model with the best metric so far, its round and its metric; None as long as none was measured.
+
+        ```python
+        if peer.best is not None:
+            print(peer.best.round, peer.best.metric, len(peer.best.vector))
+        ```
+
+        It is kept in the peer's folder, `best.npz`, from start to start.
+        """
+        return self._peer.best
+
+    def load_best(self, model: nn.Module, *, parameters: Which = "all") -> bool:
+        """Put the best common model so far into a module; False, and nothing changes, if there is none.
+
+        ```python
+        if peer.load_best(model):
+            print("the model of round", peer.best.round)
+        ```
+
+        Raises:
+            DataError: it is of a model with another number of parameters, or its file is damaged.
+        """
+        best = self.best
+        if best is None:
+            return False
+        from cesar.peer.api import model as models  # noqa: PLC0415
+
+        parts, vector = _tensors(self._peer, model, parameters), best.vector
+        if len(vector) != sum(models.lengths(parts)):
+            raise DataError(
+                f"the best model has {len(vector)} parameters, and this one {sum(models.lengths(parts))}; load it into the model that was averaged"
+            )
+        models.unpack(vector, parts)
+        return True
+
+    def average_vector(self, vector: Vector, *, metric: float | None = None) -> Report:
         """Average a contiguous float32 vector with the neighbours', in place; it needs no PyTorch.
 
         ```python
@@ -252,7 +292,7 @@ class Peer:
         peer.average_vector(vector)
         ```
         """
-        return on_loop(self._peer.average_vector(vector))
+        return on_loop(self._peer.average_vector(vector, metric=metric))
 
     def settle(
         self,

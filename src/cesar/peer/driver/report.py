@@ -28,6 +28,7 @@ class Report:
         unsent: the length of what was trained and is in no sum yet.
         discarded: the length of what was thrown away: trained on a model that not all of the cell hold, or in doubt.
         accused: members that have told different things about the model, or were said to have.
+        metric: the mean of the metrics that all members of the cell handed in with their models; None if there is none.
         settled: at the end of `settle`, whether every cell that this one hears was there; None otherwise.
         bytes: what this peer sent, by category.
         seconds: how long it took.
@@ -49,6 +50,7 @@ class Report:
     unsent: float = 0.0
     discarded: float = 0.0
     accused: tuple[int, ...] = ()
+    metric: float | None = None
     settled: bool | None = None
 
     @classmethod
