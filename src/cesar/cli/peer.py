@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from cesar.base import files
-from cesar.base.errors import ConfigError
+from cesar.base.errors import CanaryError, ConfigError
 from cesar.base.types import NodeId
 from cesar.cli.options import AsJson, Settle
 from cesar.cli.output import console
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 NOT_SETTLED = 3
 """The exit code of a run whose final model lacks somebody."""
+
+NO_CANARY = 5
+"""The exit code of a run whose test round did not come about; training has not begun."""
 
 app = typer.Typer(no_args_is_help=True, help="One peer of a network: keys, checks, training.")
 
@@ -201,6 +204,13 @@ def run(
     wait: Annotated[
         float | None, typer.Option(help="Seconds to wait for neighbours; default rounds.ceiling.")
     ] = None,
+    canary: Annotated[
+        bool,
+        typer.Option(
+            "--canary",
+            help="First make a test round with a random model of the same size, together with all of the cell; exit code 5 if it fails.",
+        ),
+    ] = False,
     settle: Settle = SETTLE_ROUNDS,
     log_json: Annotated[bool, typer.Option("--log-json", help="Log one JSON object per line.")] = False,
 ) -> None:
@@ -231,7 +241,7 @@ def run(
         logs.written(stream, node, current, as_json=log_json) as log,
     ):
         try:
-            with Peer.join(folder, resume=resume, wait=wait) as peer:
+            with Peer.join(folder, resume=resume, wait=wait, canary=canary) as peer:
                 joined.append(peer)
                 try:
                     function(peer, **arguments)
@@ -241,6 +251,9 @@ def run(
                     totals = peer.totals()
         except KeyboardInterrupt:
             log.info("stopped by a signal")
+        except CanaryError as error:
+            typer.echo(f"Training has not begun: {error}", err=True)
+            raise typer.Exit(NO_CANARY) from None
     typer.echo(_summary(node, totals, time.monotonic() - begin))
     if joined and joined[0].alone:
         typer.echo(

@@ -183,6 +183,8 @@ class CellRounds:
         self._told: dict[tuple[NodeId, int], bytes] = {}
         self._disk = ""
         self._stranded = False
+        self.trace: list[tuple[float, CellPhase, frozenset[NodeId]]] | None = None
+        """When which phase began to wait for whom, for those who want to know (`ops.canary`)."""
 
     # ── the node ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -720,6 +722,8 @@ class CellRounds:
                 if phase is not self._watched[0]:
                     self._cut = set()
                 self._since, self._watched = now, (phase, awaiting)
+                if self.trace is not None:
+                    self.trace.append((now, phase, awaiting))
             if phase is CellPhase.AGREE:
                 self._repeat(node)
                 break

@@ -26,7 +26,7 @@ from cesar.peer.trust.roster import Roster, SettingValue
 
 FILE = "peer.toml"
 LEAST_TOKEN = 16
-Purpose = Literal["train", "check"]
+Purpose = Literal["train", "check", "canary"]
 
 
 ENVIRONMENT = {name: f"CESAR_{name.upper()}" for name in ("keys", "state", "checkpoints", "status_token")}
@@ -106,10 +106,15 @@ class PeerFile(Section):
 
 @dataclass(frozen=True, slots=True)
 class PeerConfig:
-    """A checked file and the folder in which it lies."""
+    """A checked file and the folder in which it lies.
+
+    Attributes:
+        scratch: a folder for all that is written, in place of the one that the file or the environment names; for rounds that leave no trace.
+    """
 
     folder: Path
     tables: PeerFile
+    scratch: Path | None = None
 
     @classmethod
     def load(cls, path: str | Path) -> PeerConfig:
@@ -148,7 +153,7 @@ class PeerConfig:
     @property
     def state(self) -> Path:
         """The folder of all that this peer writes."""
-        return self._place("state") or self.folder
+        return self.scratch or self._place("state") or self.folder
 
     @property
     def checkpoints(self) -> Path:
