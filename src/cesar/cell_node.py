@@ -57,6 +57,8 @@ class CellNode:
 
     Attributes:
         seen: sender → the latest round of which a frame has come.
+        present: cells whose models came into the slice of this member since it settles, as these have said; its own from the first round on. None
+            if its slice is empty, so that it cannot know.
     """
 
     def __init__(
@@ -93,6 +95,8 @@ class CellNode:
         self._round: CellRound | None = None
         self._number = RoundNo(first_round)
         self._out = np.empty(0, dtype=np.float32)
+        self.present: frozenset[int] | None = frozenset()
+        self._present_in: tuple[NodeId, ...] = ()
         self._events: deque[Event] = deque()
         if state is not None:
             self.state = state
@@ -146,6 +150,8 @@ class CellNode:
         blocks = method.blocks(self.size)
         if self._state is not None and blocks and len(self._state.scores) != blocks:
             self._state.scores = np.zeros(blocks, dtype=np.uint8)
+        if method.settling != self._method.settling:
+            self.present = frozenset()
         self._method = method
 
     def begin_round(
@@ -208,6 +214,7 @@ class CellNode:
             entropy=entropy,
             deadlines=deadlines,
             metric=None if metric is None else float(metric),
+            present=self.present or frozenset() if members == self._present_in else frozenset(),
             own_pace=self._own_pace,
         )
         if agreed is not None:
@@ -420,6 +427,9 @@ class CellNode:
 
     def _finish(self, running: CellRound, fault: Exception | None) -> None:
         report = running.finish()
+        if self._method.roll_call and self._method.settling:
+            self._present_in, words = running.looks_after
+            self.present = running.present if words else None
         for sender, number in running.mixed.items():  # nothing is mixed in twice
             self._news.get(sender, {}).pop(number, None)
         self._keys.ended()

@@ -12,7 +12,7 @@ import pytest
 
 import cesar
 from cesar.base.errors import CanaryError
-from cesar.cli.peer import NO_CANARY
+from cesar.base.exits import Exit
 from cesar.peer.api.peer import on_loop
 from cesar.peer.driver.runtime import AsyncPeer
 from cesar.peer.ops.canary import fly
@@ -141,7 +141,7 @@ def test_the_command_says_that_training_has_not_begun(tmp_path):
     done = subprocess.run(
         [*command, "--canary", "--wait", "0.5"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
-    assert done.returncode == NO_CANARY, done.stderr
+    assert done.returncode == Exit.NO_CANARY, done.stderr
     assert "Training has not begun: the round did not come about" in done.stderr
     assert "node 3 did not take part" in done.stderr
 

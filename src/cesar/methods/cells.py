@@ -116,6 +116,7 @@ class Cells:
         metric: members may hand in a validation metric with a model; only its mean over the whole cell is seen
             (docs/design/023-the-best-model.md).
         best: whether the highest mean is the best one, or the lowest, as of a loss.
+        roll_call: while they settle, cells say which cells are in their models.
         settling: nobody trains: cells average their models, in full and without sums.
         division: the plan, once it is made (`for_nodes`).
     """
@@ -133,6 +134,7 @@ class Cells:
     most_samples: int = MOST_SAMPLES
     metric: bool = False
     best: Best = "highest"
+    roll_call: bool = False
     settling: bool = False
     division: CellPlan | None = field(default=None, repr=False, compare=False)
 

@@ -122,6 +122,7 @@ from cesar.protocol.wire_cells import (
     Scatter,
     Vote,
     Voted,
+    cells_to_bytes,
     empty_frame,
     encode_vouch,
     metric_to_bytes,
@@ -229,6 +230,7 @@ class Said(NamedTuple):
     round_: RoundNo
     age: int = 0
     weight: float | None = None
+    cells: frozenset[int] = frozenset()
 
 
 def masked_rows(parts: list[Part], masks: list[tuple[MaskKey, bool]]) -> list[RingWords]:
@@ -293,6 +295,7 @@ class CellRound:
         fresh: what was trained since the last round, where blocks have scores.
         edges: where each tensor of the model ends.
         metric: of the model that it brings; None if it has none.
+        present: cells whose models are in the own slice, where cells say so while they settle.
         own_pace: cells count rounds by themselves, and take the newest that they hear of one another; members wait for one another
             until the driver says that it is enough.
     """
@@ -311,10 +314,12 @@ class CellRound:
         entropy: Entropy,
         deadlines: Deadlines,
         metric: float | None = None,
+        present: frozenset[int] = frozenset(),
         own_pace: bool = False,
     ) -> None:
         self._method, self._place, self._attempt, self._state = method, place, attempt, state
         self._own_pace, self._applied, self._metric = own_pace, False, metric
+        self.present: frozenset[int] = present | {place.number}
         self._turn = step_of(attempt.round_) if own_pace else attempt.round_
         self._edges, self._keys, self._deadlines = edges, keys, deadlines
         self._me, self._cell, self._size = place.node, place.members, int(edges[-1])
@@ -348,10 +353,8 @@ class CellRound:
         self._said: dict[NodeId, Said] = {}
         self._has_mixed = False
         self._rejected: list[RemoteProtocolError] = []
-        self.phase = CellPhase.AGREE
-        self.outbox = Outbox()
-        self.unsaved = False
-        self.handed_in = 0
+        self.phase, self.outbox = CellPhase.AGREE, Outbox()
+        self.unsaved, self.handed_in = False, 0
         # of a sum
         self._facts, self._checks = b"", dict[NodeId, MaskKey]()
         self._rows: list[RingWords] | None = None
@@ -1269,10 +1272,14 @@ class CellRound:
     def _tell_hearers(self, own: Span, model: Vector | None) -> None:
         """Queue what hearing cells are told about the own slice: the new value, or the model as it was."""
         plan, weight = self._place.plan, self._carried.weight if self._method.weighted else None
+        # As it is now: a frame may be made after this cell has heard others. Where a cell stands still with members given up, what
+        # is told is another range than the slice that `present` is about.
+        still = model is not None and self._members != self._cell
+        present = frozenset((self._place.number,)) if still else self.present
         for cell in plan.graph.hearing(self._place.number, self._turn):
             for node, span in zip(plan.cells[cell], spans(self._words, len(plan.cells[cell])), strict=True):
                 if len(common := own.meet(span)):
-                    self.outbox.add(partial(self._make_exchange, node, common, own, model, weight))
+                    self.outbox.add(partial(self._make_exchange, node, common, own, model, weight, present))
 
     def _tell_hearers_nothing(self) -> None:
         """A cell that refuses its own sum falls behind, and must not hold others back; they need not wait for it."""
@@ -1282,7 +1289,13 @@ class CellRound:
             self.outbox.add(partial(Outbound, plan.cells[cell], frame))
 
     def _make_exchange(
-        self, node: NodeId, span: Span, own: Span, model: Vector | None, weight: float | None
+        self,
+        node: NodeId,
+        span: Span,
+        own: Span,
+        model: Vector | None,
+        weight: float | None,
+        present: frozenset[int],
     ) -> Outbound:
         piece = piece_of(self._positions.chosen.words, *span, self._edges)
         if model is None:
@@ -1303,8 +1316,14 @@ class CellRound:
             exponents,
             row,
             piece.count,
+            cells_to_bytes(present, self._roll) if self._roll else b"",
         )
         return Outbound((node,), frame)
+
+    @property
+    def _roll(self) -> int:
+        """How many cells there are, where they say which are in their models; else 0."""
+        return len(self._place.plan.cells) if self._method.roll_call and self._method.settling else 0
 
     def _block_bitmap(self, members: BitWords) -> bytes:
         """Which blocks are in a range of a bitmap; nothing where positions do not follow from blocks."""
@@ -1345,7 +1364,7 @@ class CellRound:
             self._poll.silent.add(sender)
             return
         per_word = 64 // self._block if self._ranks else 0
-        message = Exchange.decode(body, self._words, per_word, self._most)
+        message = Exchange.decode(body, self._words, per_word, self._most, self._roll)
         if self._ranks:
             words = self._from_blocks(message.blocks, message.span)
         elif round_ == self._attempt.round_ or self._method.settling:
@@ -1357,7 +1376,9 @@ class CellRound:
         exponents, values = row_of(message.rest, len(piece.edges))
         check_row(values, piece.count, self._width)
         if self.phase <= CellPhase.EXCHANGE:
-            self._said[sender] = Said(cell, piece, exponents, values, round_, age, message.weight)
+            self._said[sender] = Said(
+                cell, piece, exponents, values, round_, age, message.weight, message.cells
+            )
 
     def _unheard(self) -> frozenset[NodeId]:
         """Who has not told its part of the range that others take for this member's."""
@@ -1419,11 +1440,33 @@ class CellRound:
         shares = self._believed(differences) if self._method.robust else {}
         for cell, inner, offset, difference in differences:
             add_at(new, inner, offset, links[cell] * shares.get(cell, 1.0) * difference)
+        if self._roll:
+            self.present |= self._brought(own)
         cells = tuple(sorted(heard))
         self._report = replace(self._report, heard=cells, ages=tuple(heard[cell] for cell in cells))
         if positions is not self._positions.chosen.words:
             piece = piece_of(positions, *own, self._edges)
         self._gather(piece, new, value)
+
+    def _brought(self, own: Span) -> frozenset[int]:
+        """The cells that came into the own slice: of a heard cell those that every one of its keepers has named, if these have told the
+        whole of it. A cell that is in a part of the slice only is not counted.
+        """
+        found: set[int] = set()
+        for cell in self._heard_cells:
+            told = [said for said in self._said.values() if said.cell == cell and said.weight != 0.0]
+            shared = [own.meet(Span(said.piece.first, said.piece.last)) for said in told]
+            if told and sum(map(len, shared)) >= len(own):
+                found |= frozenset.intersection(
+                    *(s.cells for s, part in zip(told, shared, strict=True) if len(part))
+                )
+        return frozenset(found)
+
+    @property
+    def looks_after(self) -> tuple[tuple[NodeId, ...], int]:
+        """The members of the sum, and how many words of the model are this member's slice of it."""
+        piece = self._slices[self._number]
+        return self._members, piece.last - piece.first
 
     def _mixed_weights(self, heard: dict[int, float]) -> dict[int, float]:
         """Mix the cell's weight with those of heard cells, and say what each of their models counts in the own.

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -184,17 +185,34 @@ class Scatter(NamedTuple):
         return cls(bytes(facts), checks, np.frombuffer(rest, dtype=np.uint8))
 
 
+def cells_to_bytes(present: Iterable[int], cells: int) -> bytes:
+    """A bitmap over all cells."""
+    return members_to_bytes(tuple(NodeId(cell) for cell in sorted(present)), _numbers(cells))
+
+
+def cells_from_bytes(bitmap: memoryview, cells: int) -> tuple[int, ...]:
+    """The inverse; raises `EncodingError` for a cell that does not exist."""
+    return members_from_bytes(bitmap, _numbers(cells)) if cells else ()
+
+
+@cache
+def _numbers(cells: int) -> tuple[NodeId, ...]:
+    return tuple(NodeId(cell) for cell in range(cells))
+
+
 class Exchange(NamedTuple):
     """A keeper → a keeper of a hearing cell: its cell's model in a range of words.
 
     `blocks` is a bitmap over the blocks of the range, where these are chosen by scores; else it is empty. `weight` is what
-    that model weighs, where members count by their samples; else it is None, and not sent.
+    that model weighs, where members count by their samples; else it is None, and not sent. `cells` are those whose models are in the
+    values, where cells say so while they settle.
     """
 
     span: Span
     weight: float | None
     blocks: bytes
     rest: memoryview
+    cells: frozenset[int] = frozenset()
 
     @staticmethod
     def encode(
@@ -205,19 +223,23 @@ class Exchange(NamedTuple):
         exponents: Sequence[int],
         values: ByteArray,
         count: int,
+        cells: bytes = b"",
     ) -> Frame:
         weighed = b"" if weight is None else _WEIGHT.pack(weight)
-        meta = _RANGE.pack(*span) + weighed + blocks + exponents_to_bytes(exponents)
+        meta = _RANGE.pack(*span) + weighed + cells + blocks + exponents_to_bytes(exponents)
         return _frame(Kind.CELL_EXCHANGE, header, meta, (values.data,), count)
 
     @classmethod
-    def decode(cls, body: memoryview, words: int, per_word: int, most: float | None = None) -> Exchange:
+    def decode(
+        cls, body: memoryview, words: int, per_word: int, most: float | None = None, cells: int = 0
+    ) -> Exchange:
         """Up to the exponents, whose number follows from the range: `row_of` reads them and the values.
 
         Args:
             words: of the bitmap over all positions.
             per_word: blocks in a word; 0 where there are none.
             most: no cell weighs more; None where members count alike.
+            cells: how many there are, where they say which are in their models; else 0.
         """
         head, rest = _take(body, _RANGE.size, "the range")
         span = Span(*_RANGE.unpack(head))
@@ -228,8 +250,10 @@ class Exchange(NamedTuple):
             found, rest = _take(rest, _WEIGHT.size, "the weight")
             weight = _WEIGHT.unpack(found)[0]
             _check_weights((weight,), most)
+        named, rest = _take(rest, (cells + 7) // 8, "the cells")
+        present = frozenset(cells_from_bytes(named, cells))
         blocks, rest = _take(rest, (len(span) * per_word + 7) // 8, "the blocks")
-        return cls(span, weight, bytes(blocks), rest)
+        return cls(span, weight, bytes(blocks), rest, present)
 
 
 def row_of(view: memoryview, tensors: int) -> tuple[tuple[int, ...], ByteArray]:

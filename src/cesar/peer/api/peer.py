@@ -93,6 +93,8 @@ class Peer:
         """Whether `settle` was called."""
         self.alone = False
         """Whether the last `settle` had to do without a cell that it hears, or its own cell did not add up."""
+        self.present: float | None = None
+        """The share of all cells that are in the model of the last `settle`, where the network asks for a quorum."""
         self.canary: Canary | None = None
         """What the test round before training has shown, if `join` was asked for one."""
         self._to_start: tuple[str | Path, float | None] | None = None
@@ -367,9 +369,15 @@ class Peer:
         job = self._peer.settle(vector, sizes, rounds=rounds, share=share, tolerance=tolerance, wait=wait)
         reports = on_loop(job)
         self.alone = bool(reports) and reports[-1].settled is False
+        self.present = reports[-1].present if reports else None
         if parts is not None:
             models.unpack(vector, parts)
         return reports
+
+    @property
+    def quorum(self) -> bool:
+        """Whether as many cells as the network asks for (`rounds.settle_quorum`) are in the model of the last `settle`."""
+        return self.present is None or self.present >= self._peer.config.tables.rounds.settle_quorum
 
     def save(self, model: nn.Module | None = None) -> Path:
         """Write a checkpoint into the peer's folder: the model, and what this peer needs to go on.

@@ -922,11 +922,21 @@ class CellRounds:
             report, done = await self._step(step, begin)
             whole = whole and done
             step += 1
-            final = dataclasses.replace(report, settled=whole if step >= last else None)
+            final = report
+            if step >= last:
+                final = dataclasses.replace(report, settled=whole, present=self._present())
             self._totals.add(final)
             self._log(final)
             reports.append(final)
         return reports
+
+    def _present(self) -> float | None:
+        """The share of all cells that are in the own slice of the final model."""
+        node = self._node
+        if not self._method.roll_call or node is None or node.present is None:
+            return None
+        own = frozenset((self._place.number,))
+        return len(node.present | own) / len(self._place.plan.cells)
 
     async def _step(self, step: int, begin: float) -> tuple[Report, bool]:
         """One step; whether its cell has done it whole, and heard whom it hears."""

@@ -30,6 +30,8 @@ class Report:
         accused: members that have told different things about the model, or were said to have.
         metric: the mean of the metrics that all members of the cell handed in with their models; None if there is none.
         settled: at the end of `settle`, whether every cell that this one hears was there; None otherwise.
+        present: at the end of `settle`, where the network asks for a quorum: the share of all cells that are in the final model, in the slice
+            that this peer looks after; None otherwise.
         bytes: what this peer sent, by category.
         seconds: how long it took.
     """
@@ -52,6 +54,7 @@ class Report:
     accused: tuple[int, ...] = ()
     metric: float | None = None
     settled: bool | None = None
+    present: float | None = None
 
     @classmethod
     def without_disk(cls, round_: int, neighbours: Iterable[int], why: str, seconds: float) -> Report:
