@@ -15,6 +15,7 @@ NAMES = [
     "Report",
     "DPSGD",
     "BlockTopK",
+    "CanaryError",
     "Cells",
     "Cesar",
     "CesarError",

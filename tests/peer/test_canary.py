@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import cesar
-from cesar.base.errors import CanaryError
 from cesar.base.exits import Exit
 from cesar.peer.api.peer import on_loop
 from cesar.peer.driver.runtime import AsyncPeer
@@ -117,7 +116,7 @@ def test_a_failed_canary_stops_before_training(tmp_path):
     network = cell_network(tmp_path / "net", 4, 4, rounds=PATIENT)
     before = content(network.folder)
     with cesar.Peer.join(network.folder / "peer-0", canary=True, wait=0.5) as peer:
-        with pytest.raises(CanaryError, match="node 1 did not take part"):
+        with pytest.raises(cesar.CanaryError, match="node 1 did not take part"):
             peer.start_from(np.zeros(SIZE, dtype=np.float32))
         assert not peer.canary.ok
     assert content(network.folder) == before
