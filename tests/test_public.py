@@ -15,6 +15,7 @@ NAMES = [
     "Report",
     "DPSGD",
     "BlockTopK",
+    "CanaryError",
     "Cells",
     "Cesar",
     "CesarError",
@@ -50,7 +51,17 @@ def test_public_names():
 def test_public_parameters():
     """What other code passes by name."""
     parameters = {
-        cesar.aggregate: ["vectors", "graph", "method", "seed", "reference", "crashes", "workers", "samples"],
+        cesar.aggregate: [
+            "vectors",
+            "graph",
+            "method",
+            "seed",
+            "reference",
+            "crashes",
+            "workers",
+            "samples",
+            "metrics",
+        ],
         cesar.graph.shares.expected_share: ["alpha", "degree", "masking_requirement"],
         cesar.graph.shares.required_alpha: ["share", "degree", "masking_requirement"],
         cesar.TopK: ["alpha", "memory"],

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from cesar.base.errors import (
+    CanaryError,
     CesarError,
     ConfigError,
     DataError,
@@ -58,6 +59,7 @@ __all__ = [
     "DPSGD",
     "AsyncPeer",
     "BlockTopK",
+    "CanaryError",
     "Cells",
     "Cesar",
     "CesarError",

@@ -57,6 +57,8 @@ class CellNode:
 
     Attributes:
         seen: sender → the latest round of which a frame has come.
+        present: cells whose models came into the slice of this member since it settles, as these have said; its own from the first round on. None
+            if its slice is empty, so that it cannot know.
     """
 
     def __init__(
@@ -93,6 +95,8 @@ class CellNode:
         self._round: CellRound | None = None
         self._number = RoundNo(first_round)
         self._out = np.empty(0, dtype=np.float32)
+        self.present: frozenset[int] | None = frozenset()
+        self._present_in: tuple[NodeId, ...] = ()
         self._events: deque[Event] = deque()
         if state is not None:
             self.state = state
@@ -146,6 +150,8 @@ class CellNode:
         blocks = method.blocks(self.size)
         if self._state is not None and blocks and len(self._state.scores) != blocks:
             self._state.scores = np.zeros(blocks, dtype=np.uint8)
+        if method.settling != self._method.settling:
+            self.present = frozenset()
         self._method = method
 
     def begin_round(
@@ -156,6 +162,7 @@ class CellNode:
         *,
         reference: Vector | None = None,
         out: Vector | None = None,
+        metric: float | None = None,
         entropy: Entropy,
         deadlines: Deadlines,
     ) -> None:
@@ -165,15 +172,12 @@ class CellNode:
             vector: the model after local training, which began at the last result: the common model and what is unsent.
             reference: in the first round the common model, by default zero; later it is not looked at.
             out: memory for the new model; it must not overlap `vector`.
+            metric: of this model, where members hand one in; None if there is none this time.
 
         Raises:
             DataError: the model holds NaN or infinity, or has the wrong size. Nothing was sent.
         """
-        self._inbox.check(round_)
-        if place.node != self.id:
-            raise LocalProtocolError(f"node {self.id} was given the place of node {place.node}")
-        if vector.shape != (self.size,):
-            raise DataError(f"the model has {len(vector)} parameters, but the network averages {self.size}")
+        self._check(round_, place, vector, metric)
         if self._state is None:
             common = np.zeros(self.size, dtype=np.float32) if reference is None else reference
             self._state = CellState.start(common, self._method.blocks(self.size))
@@ -209,6 +213,8 @@ class CellNode:
             keys=self._keys,
             entropy=entropy,
             deadlines=deadlines,
+            metric=None if metric is None else float(metric),
+            present=self.present or frozenset() if members == self._present_in else frozenset(),
             own_pace=self._own_pace,
         )
         if agreed is not None:
@@ -233,6 +239,14 @@ class CellNode:
                     del said[number]
                     self._events.append(FrameRejected(error=error))
         self._settle()
+
+    def _check(self, round_: RoundNo, place: CellPlace, vector: Vector, metric: float | None) -> None:
+        self._inbox.check(round_)
+        self._method.check_metric(metric)
+        if place.node != self.id:
+            raise LocalProtocolError(f"node {self.id} was given the place of node {place.node}")
+        if vector.shape != (self.size,):
+            raise DataError(f"the model has {len(vector)} parameters, but the network averages {self.size}")
 
     def inherit(self, other: CellNode) -> None:
         """Take over what another node of this member has been told, for when it trains or settles next."""
@@ -413,6 +427,9 @@ class CellNode:
 
     def _finish(self, running: CellRound, fault: Exception | None) -> None:
         report = running.finish()
+        if self._method.roll_call and self._method.settling:
+            self._present_in, words = running.looks_after
+            self.present = running.present if words else None
         for sender, number in running.mixed.items():  # nothing is mixed in twice
             self._news.get(sender, {}).pop(number, None)
         self._keys.ended()

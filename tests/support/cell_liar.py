@@ -58,10 +58,11 @@ class Stage:
     def unsent(self, n):
         return self.nodes[n].state.unsent
 
-    def round(self, steps, lie=None, *, away=(), before=()):
+    def round(self, steps, lie=None, *, away=(), before=(), metrics=None):
         """Everybody trains by `steps` and averages.
 
         Args:
+            metrics: node → what it measures.
             lie: (sender, recipient, kind, payload) → the payloads that come in its place; None for the very same.
             away: who takes no part.
             before: (recipient, sender, payload) that come in first.
@@ -76,6 +77,7 @@ class Stage:
                 self.plan.place(n),
                 (self.models[n] + steps[n]).astype(np.float32),
                 reference=self.start if self.nodes[n].fresh else None,
+                metric=None if metrics is None else metrics[n],
                 entropy=entropy,
                 deadlines=Deadlines(announce=1.0, relay=2.0, share=3.0),
             )

@@ -1,6 +1,7 @@
 """Every exception that cesar raises on purpose.
 
     CesarError
+    ├── CanaryError             the test round before training did not come about
     ├── ConfigError             a setting is impossible; nothing was sent          (also a ValueError)
     ├── DataError               a vector or a file cannot be used as it is         (also a ValueError)
     ├── EncodingError           bytes that are not what they claim to be           (also a ValueError)
@@ -29,6 +30,10 @@ class CesarError(Exception):
 
 class ConfigError(CesarError, ValueError):
     """A setting that cannot work, found before anything was sent."""
+
+
+class CanaryError(CesarError):
+    """The test round before training did not come about; training has not begun."""
 
 
 class MembershipError(CesarError):

@@ -19,7 +19,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from cesar.base import files
-from cesar.base.errors import ConfigError
+from cesar.base.errors import CanaryError, ConfigError
+from cesar.base.exits import Exit
 from cesar.base.types import NodeId
 from cesar.cli.options import AsJson, Settle
 from cesar.cli.output import console
@@ -31,9 +32,6 @@ from cesar.peer.trust.foreign import escaped
 
 if TYPE_CHECKING:
     from cesar.peer.api.peer import Peer
-
-NOT_SETTLED = 3
-"""The exit code of a run whose final model lacks somebody."""
 
 app = typer.Typer(no_args_is_help=True, help="One peer of a network: keys, checks, training.")
 
@@ -201,6 +199,13 @@ def run(
     wait: Annotated[
         float | None, typer.Option(help="Seconds to wait for neighbours; default rounds.ceiling.")
     ] = None,
+    canary: Annotated[
+        bool,
+        typer.Option(
+            "--canary",
+            help="First make a test round with a random model of the same size, together with all of the cell; exit code 5 if it fails.",
+        ),
+    ] = False,
     settle: Settle = SETTLE_ROUNDS,
     log_json: Annotated[bool, typer.Option("--log-json", help="Log one JSON object per line.")] = False,
 ) -> None:
@@ -231,7 +236,7 @@ def run(
         logs.written(stream, node, current, as_json=log_json) as log,
     ):
         try:
-            with Peer.join(folder, resume=resume, wait=wait) as peer:
+            with Peer.join(folder, resume=resume, wait=wait, canary=canary) as peer:
                 joined.append(peer)
                 try:
                     function(peer, **arguments)
@@ -241,12 +246,13 @@ def run(
                     totals = peer.totals()
         except KeyboardInterrupt:
             log.info("stopped by a signal")
+        except CanaryError as error:
+            typer.echo(f"Training has not begun: {error}", err=True)
+            raise typer.Exit(Exit.NO_CANARY) from None
     typer.echo(_summary(node, totals, time.monotonic() - begin))
-    if joined and joined[0].alone:
-        typer.echo(
-            "The final model lacks a cell that this peer hears: it did not come to settle in time.", err=True
-        )
-        raise typer.Exit(NOT_SETTLED)
+    if joined and (ended := _ended(joined[0])) is not Exit.FINE:
+        typer.echo(f"The run ends with code {ended.value}: {_remark(joined[0], ended)}.", err=True)
+        raise typer.Exit(ended)
 
 
 @app.command("check")
@@ -268,7 +274,7 @@ def check(
         with grpc_errors.caught() as real, Console(file=real).status(waiting):
             findings = asyncio.run(Check(folder, wait).run())
     except KeyboardInterrupt:
-        raise typer.Exit(130) from None
+        raise typer.Exit(Exit.INTERRUPTED) from None
     fine = all(finding.ok is not False for finding in findings)
     if as_json:
         typer.echo(json.dumps({"ok": fine, "findings": [asdict(finding) for finding in findings]}))
@@ -281,7 +287,20 @@ def check(
                 highlight=False,
             )
     if not fine:
-        raise typer.Exit(1)
+        raise typer.Exit(Exit.WRONG)
+
+
+def _ended(peer: Peer) -> Exit:
+    """How a run that has come to its end went."""
+    if not peer.quorum:
+        return Exit.NO_QUORUM
+    return Exit.NOT_SETTLED if peer.alone else Exit.FINE
+
+
+def _remark(peer: Peer, ended: Exit) -> str:
+    if ended is Exit.NO_QUORUM and peer.present is not None:
+        return f"{ended.meaning.replace('`', '')} ({peer.present:.0%})"
+    return ended.meaning
 
 
 def _settle(peer: Peer, rounds: int) -> None:

@@ -16,6 +16,7 @@ from rich.markup import escape
 
 import cesar
 from cesar.base.errors import CesarError, ConfigError
+from cesar.base.exits import Exit
 from cesar.cli import audit, explain, network, peer, plan
 from cesar.cli.output import notices
 from cesar.peer.trust.foreign import escaped
@@ -66,7 +67,7 @@ def main() -> None:
             highlight=False,
             soft_wrap=True,
         )
-        sys.exit(2)
+        sys.exit(Exit.REFUSED)
 
 
 def _version(wanted: bool) -> None:

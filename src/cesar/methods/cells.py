@@ -6,12 +6,13 @@ import hashlib
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from math import isfinite
 from typing import ClassVar, Literal, Protocol, Self, runtime_checkable
 
 import networkx as nx
 import numpy as np
 
-from cesar.base.errors import ConfigError
+from cesar.base.errors import ConfigError, DataError
 from cesar.base.types import ByteArray, NodeId
 from cesar.crypto.keys import RoundId
 from cesar.graph.cells import EXPONENTIAL, CellPlan, divide, graph_of
@@ -35,6 +36,13 @@ MOST_SAMPLES = 100_000
 
 HIGHEST_SAMPLES = 4_000_000
 """Up to here a sum of samples is exact: w / most_samples has the 24 bits of a float32."""
+
+Best = Literal["highest", "lowest"]
+"""Which value of a metric is the best one."""
+
+METRIC_EXPONENT = 13
+METRIC_RANGE = 1 << METRIC_EXPONENT
+"""No metric is larger in magnitude. Up to here the whole parts of 255 members' metrics add up exactly in 32 bits."""
 
 BLOCKS = (8, 16, 32, 64)
 """Lengths of blocks: slices end at multiples of 64 positions, and a block is in one slice."""
@@ -105,6 +113,10 @@ class Cells:
         weight: "equal", or "samples": every member counts by the number of its samples, which only its cell's sum shows, once
             (docs/design/022-weights-by-data.md).
         most_samples: no member may have more; the nearer it is to the largest, the finer is the grid of the first sum.
+        metric: members may hand in a validation metric with a model; only its mean over the whole cell is seen
+            (docs/design/023-the-best-model.md).
+        best: whether the highest mean is the best one, or the lowest, as of a loss.
+        roll_call: while they settle, cells say which cells are in their models.
         settling: nobody trains: cells average their models, in full and without sums.
         division: the plan, once it is made (`for_nodes`).
     """
@@ -120,6 +132,9 @@ class Cells:
     noise: NoiseSpec | None = None
     weight: Weight = "equal"
     most_samples: int = MOST_SAMPLES
+    metric: bool = False
+    best: Best = "highest"
+    roll_call: bool = False
     settling: bool = False
     division: CellPlan | None = field(default=None, repr=False, compare=False)
 
@@ -172,6 +187,13 @@ class Cells:
                 'weight; use weight = "equal"'
             )
 
+        if self.best not in ("highest", "lowest"):
+            raise ConfigError(f'best is {self.best!r}, but it must be "highest" or "lowest"')
+        if self.metric and self.noise is not None:
+            raise ConfigError(
+                "noise does not go with metric: a metric is computed from data, and no noise hides its mean; leave one of them out"
+            )
+
     @property
     def weighted(self) -> bool:
         """Whether members count by their samples."""
@@ -199,6 +221,27 @@ class Cells:
             raise ConfigError(
                 f"samples is {samples}, but it must be from 1 to {self.most_samples}; if sites have more, all of them sign a larger "
                 "most_samples in [method]"
+            )
+
+    def check_metric(self, metric: float | None) -> None:
+        """Refuse a metric that cannot be added up; None is always right, and stands for none.
+
+        Raises:
+            ConfigError: this network adds up none.
+            DataError: it is not finite, or too large.
+        """
+        if metric is None:
+            return
+        if not self.metric:
+            raise ConfigError(
+                "this network adds up no metric; sign metric = true in [method], or leave metric out"
+            )
+        if isinstance(metric, bool) or not isinstance(metric, int | float | np.integer | np.floating):
+            raise DataError(f"metric is {metric!r}, but it must be a number; use metric=float(value)")
+        if not isfinite(metric) or abs(metric) > METRIC_RANGE:
+            raise DataError(
+                f"metric is {metric}, but it must be a number from -{METRIC_RANGE} to {METRIC_RANGE}; leave it out where there is none, and "
+                "divide it where it is larger, at all sites alike"
             )
 
     def plan(self, nodes: int | Iterable[int], owners: Owners | None = None, *, seed: int = 0) -> CellPlan:

@@ -21,7 +21,7 @@ from cesar.base.errors import ConfigError
 from cesar.graph.cells import CELLS, EXPONENTIAL
 from cesar.graph.neighbourhood import Owners
 from cesar.methods.base import Coordination, Dropout, Method, Weights
-from cesar.methods.cells import HIGHEST_SAMPLES, MOST_SAMPLES, PATIENCE, BlockTopK, Cells, Weight
+from cesar.methods.cells import HIGHEST_SAMPLES, MOST_SAMPLES, PATIENCE, Best, BlockTopK, Cells, Weight
 from cesar.methods.paper import USUAL_RING_BITS, Cesar, SecureAggregation
 from cesar.methods.plain import DPSGD
 from cesar.methods.sparsify import KNOWN, RandomSubsampling, make
@@ -75,6 +75,8 @@ class MethodSection(Section):
     block: Literal[8, 16, 32, 64] = 64
     weight: Weight = "equal"
     most_samples: Annotated[int, Field(ge=1, le=HIGHEST_SAMPLES)] = MOST_SAMPLES
+    metric: bool = False
+    best: Best = "highest"
 
     @model_validator(mode="before")
     @classmethod
@@ -123,6 +125,8 @@ class MethodSection(Section):
                 parts.append("robust")
             if self.weight != "equal":
                 parts.append(self.weight)
+            if self.metric:
+                parts.append("metric")
             if self.sparsifier == "topk" and self.block != self._default("block"):
                 parts.append(f"block{self.block}")
         if self.ring_bits is not None:
@@ -156,6 +160,8 @@ class MethodSection(Section):
             raise ConfigError(f'{" and ".join(ignored)} would change nothing with name = "cells"; leave out')
         if self.weight == "equal" and self.most_samples != self._default("most_samples"):
             raise ConfigError('most_samples would change nothing without weight = "samples"; leave out')
+        if not self.metric and self.best != self._default("best"):
+            raise ConfigError("best would change nothing without metric = true; leave out")
         if (self.sparsifier is None) != (self.share is None):
             raise ConfigError("cells hand everything in, or name both a sparsifier and a share")
         made = Cells(
@@ -167,6 +173,8 @@ class MethodSection(Section):
             robust=self.robust,
             weight=self.weight,
             most_samples=self.most_samples,
+            metric=self.metric,
+            best=self.best,
         )
         match self.sparsifier:
             case None:
@@ -198,7 +206,17 @@ class MethodSection(Section):
             raise ConfigError(f"{self.name} needs a sparsifier: {', '.join(KNOWN)}")
         of_cells = (
             key
-            for key in ("size", "graph", "patience", "robust", "block", "weight", "most_samples")
+            for key in (
+                "size",
+                "graph",
+                "patience",
+                "robust",
+                "block",
+                "weight",
+                "most_samples",
+                "metric",
+                "best",
+            )
             if getattr(self, key) != self._default(key)
         )
         ignored = sorted({*(names for names in given if names not in taken), *of_cells})

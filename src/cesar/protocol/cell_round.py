@@ -31,6 +31,10 @@ its members and has one word more, w, for every keeper; from it the cell knows W
 again. A cell carries a weight v, which begins at W and is mixed with those of heard cells as its model is (push-sum). The model changes by
 Σ w·D / v. So Σ v·X over all cells grows by exactly Σ w·D, mixing leaves it as it is, and where all cells are alike X is the
 weighted mean. On the ring w is divided by a number that all members know and that is not below it, so that scales are those of D and say nothing of w.
+
+*Where members measure* (`Cells.metric`) a sum over the whole cell, to which every member brings a metric, has two words more for every
+keeper: the metric's whole part and the rest. Keepers tell its mean with the slice. A metric is much the same from round to round, so the
+difference of two sums over other members would show that of the member that left: hence the whole cell or nothing.
 """
 
 from __future__ import annotations
@@ -82,7 +86,7 @@ from cesar.kernels.slicing import (
     take,
     write_grid,
 )
-from cesar.methods.cells import Cells
+from cesar.methods.cells import METRIC_EXPONENT, METRIC_RANGE, Cells
 from cesar.methods.positions import CellPositions, everything
 from cesar.protocol.cell_state import Carried, CellState, Doubt, Handed, Standing, standing
 from cesar.protocol.cell_vote import (
@@ -118,8 +122,10 @@ from cesar.protocol.wire_cells import (
     Scatter,
     Vote,
     Voted,
+    cells_to_bytes,
     empty_frame,
     encode_vouch,
+    metric_to_bytes,
     row_of,
 )
 
@@ -189,6 +195,7 @@ class Change(NamedTuple):
     reach: float = 0.0
     everything: bool = False
     carried: Carried | None = None
+    metric: float | None = None
 
 
 @dataclass(slots=True)
@@ -223,6 +230,7 @@ class Said(NamedTuple):
     round_: RoundNo
     age: int = 0
     weight: float | None = None
+    cells: frozenset[int] = frozenset()
 
 
 def masked_rows(parts: list[Part], masks: list[tuple[MaskKey, bool]]) -> list[RingWords]:
@@ -286,6 +294,8 @@ class CellRound:
         exponents: its scale, one for each tensor.
         fresh: what was trained since the last round, where blocks have scores.
         edges: where each tensor of the model ends.
+        metric: of the model that it brings; None if it has none.
+        present: cells whose models are in the own slice, where cells say so while they settle.
         own_pace: cells count rounds by themselves, and take the newest that they hear of one another; members wait for one another
             until the driver says that it is enough.
     """
@@ -303,10 +313,13 @@ class CellRound:
         keys: Keyring,
         entropy: Entropy,
         deadlines: Deadlines,
+        metric: float | None = None,
+        present: frozenset[int] = frozenset(),
         own_pace: bool = False,
     ) -> None:
         self._method, self._place, self._attempt, self._state = method, place, attempt, state
-        self._own_pace = own_pace
+        self._own_pace, self._applied, self._metric = own_pace, False, metric
+        self.present: frozenset[int] = present | {place.number}
         self._turn = step_of(attempt.round_) if own_pace else attempt.round_
         self._edges, self._keys, self._deadlines = edges, keys, deadlines
         self._me, self._cell, self._size = place.node, place.members, int(edges[-1])
@@ -340,10 +353,8 @@ class CellRound:
         self._said: dict[NodeId, Said] = {}
         self._has_mixed = False
         self._rejected: list[RemoteProtocolError] = []
-        self.phase = CellPhase.AGREE
-        self.outbox = Outbox()
-        self.unsaved = False
-        self.handed_in = 0
+        self.phase, self.outbox = CellPhase.AGREE, Outbox()
+        self.unsaved, self.handed_in = False, 0
         # of a sum
         self._facts, self._checks = b"", dict[NodeId, MaskKey]()
         self._rows: list[RingWords] | None = None
@@ -557,7 +568,8 @@ class CellRound:
     # ── agree ───────────────────────────────────────────────────────────────────────────────────────────
 
     def _make_agree(self, claim: Claim, losses: bytes, to: tuple[NodeId, ...] = ()) -> Outbound:
-        message = Agree(self._token, self._exponents, self._given_up, losses, claim)
+        brings = self._metric is not None if self._method.metric else None
+        message = Agree(self._token, self._exponents, self._given_up, losses, claim, brings)
         return Outbound(to or self._place.view, message.encode(self._header(Kind.CELL_AGREE), self._cell))
 
     def say_again(self, node: NodeId) -> None:
@@ -571,7 +583,9 @@ class CellRound:
             return
         if sender in self.agreed and not self._own_pace:
             raise self._refusal(sender, Reason.DUPLICATE, "it has agreed already")
-        self.agreed[sender] = Agree.decode(body, self._cell, len(self._exponents))
+        self.agreed[sender] = Agree.decode(
+            body, self._cell, len(self._exponents), measured=self._method.metric
+        )
 
     def _end_agree(self) -> None:
         state, present = self._state, self.agreed
@@ -715,6 +729,7 @@ class CellRound:
             state.bodies.pop(number, None)
             state.recent.pop(number, None)
             state.told.pop(number, None)
+            state.measured.pop(number, None)
             state.set_digest(number, b"")
 
     def _hide(self) -> None:
@@ -853,10 +868,16 @@ class CellRound:
             blocks = np.array([len(self._scores)])
             self._grids.append(ring.binary_grid(SCORE_BITS, blocks, scale[tensors:], len(self._members)))
         if extras := len(self._extras):
-            self._grids.append(ring.binary_grid(EXTRA_BITS, np.array([extras]), (0,), len(self._members)))
+            ends, exponents = (
+                np.arange(1, extras + 1),
+                (0,) * self._weighs + (METRIC_EXPONENT, 0) * self._measures,
+            )
+            self._grids.append(ring.binary_grid(EXTRA_BITS, ends, exponents, len(self._members)))
         agreed = ring.exponents_to_bytes(scale)
         if self._method.weighted:
             agreed += struct.pack("<dB", self._unit, self._weighs)
+        if self._method.metric:
+            agreed += struct.pack("<B", self._measures)
         terms = cell_terms(
             self._place.number,
             self._members,
@@ -920,8 +941,23 @@ class CellRound:
 
     @cached_property
     def _extras(self) -> Vector:
-        """Numbers of magnitude 1 or less that every keeper gets, the same word each: one sum that all of them know."""
-        return np.array([self._own_weight] if self._weighs else [], dtype=np.float32)
+        """Numbers that every keeper gets, the same word each: one sum that all of them know."""
+        found = [self._own_weight] if self._weighs else []
+        if self._measures:
+            assert self._metric is not None
+            whole = np.rint(self._metric)  # exact as a float32, and so is its sum once it is rounded again
+            found += [float(whole), float(self._metric - whole)]
+        return np.array(found, dtype=np.float32)
+
+    @cached_property
+    def _measures(self) -> bool:
+        """Whether this sum has metrics: it is over the whole cell, and everybody brings one. It is in the masks' keys."""
+        return (
+            not self._method.settling
+            and self._metric is not None
+            and self._members == self._cell
+            and all(self.agreed[node].metric for node in self._place.view)
+        )
 
     @property
     def _own_weight(self) -> float:
@@ -1051,6 +1087,13 @@ class CellRound:
             samples = float(np.rint(total[0] * self._unit))
             self._carried = Carried(samples, samples)
         return self._carried.total >= 1.0
+
+    def _mean_metric(self) -> float:
+        """The mean of all members' metrics, from their sum."""
+        words = self._totals[-1][-2:].view(np.int32).astype(np.float64) / self._grids[-1].scales[-2:]
+        # Each member rounds once, by half a step at most: less than one half together, for 255 members of the largest metrics.
+        mean = (np.rint(words[0]) + words[1]) / len(self._members)
+        return float(np.clip(mean, -METRIC_RANGE, METRIC_RANGE))
 
     # ── offer and vote ──────────────────────────────────────────────────────────────────────────────────
 
@@ -1229,10 +1272,14 @@ class CellRound:
     def _tell_hearers(self, own: Span, model: Vector | None) -> None:
         """Queue what hearing cells are told about the own slice: the new value, or the model as it was."""
         plan, weight = self._place.plan, self._carried.weight if self._method.weighted else None
+        # As it is now: a frame may be made after this cell has heard others. Where a cell stands still with members given up, what
+        # is told is another range than the slice that `present` is about.
+        still = model is not None and self._members != self._cell
+        present = frozenset((self._place.number,)) if still else self.present
         for cell in plan.graph.hearing(self._place.number, self._turn):
             for node, span in zip(plan.cells[cell], spans(self._words, len(plan.cells[cell])), strict=True):
                 if len(common := own.meet(span)):
-                    self.outbox.add(partial(self._make_exchange, node, common, own, model, weight))
+                    self.outbox.add(partial(self._make_exchange, node, common, own, model, weight, present))
 
     def _tell_hearers_nothing(self) -> None:
         """A cell that refuses its own sum falls behind, and must not hold others back; they need not wait for it."""
@@ -1242,7 +1289,13 @@ class CellRound:
             self.outbox.add(partial(Outbound, plan.cells[cell], frame))
 
     def _make_exchange(
-        self, node: NodeId, span: Span, own: Span, model: Vector | None, weight: float | None
+        self,
+        node: NodeId,
+        span: Span,
+        own: Span,
+        model: Vector | None,
+        weight: float | None,
+        present: frozenset[int],
     ) -> Outbound:
         piece = piece_of(self._positions.chosen.words, *span, self._edges)
         if model is None:
@@ -1263,8 +1316,14 @@ class CellRound:
             exponents,
             row,
             piece.count,
+            cells_to_bytes(present, self._roll) if self._roll else b"",
         )
         return Outbound((node,), frame)
+
+    @property
+    def _roll(self) -> int:
+        """How many cells there are, where they say which are in their models; else 0."""
+        return len(self._place.plan.cells) if self._method.roll_call and self._method.settling else 0
 
     def _block_bitmap(self, members: BitWords) -> bytes:
         """Which blocks are in a range of a bitmap; nothing where positions do not follow from blocks."""
@@ -1305,7 +1364,7 @@ class CellRound:
             self._poll.silent.add(sender)
             return
         per_word = 64 // self._block if self._ranks else 0
-        message = Exchange.decode(body, self._words, per_word, self._most)
+        message = Exchange.decode(body, self._words, per_word, self._most, self._roll)
         if self._ranks:
             words = self._from_blocks(message.blocks, message.span)
         elif round_ == self._attempt.round_ or self._method.settling:
@@ -1317,7 +1376,9 @@ class CellRound:
         exponents, values = row_of(message.rest, len(piece.edges))
         check_row(values, piece.count, self._width)
         if self.phase <= CellPhase.EXCHANGE:
-            self._said[sender] = Said(cell, piece, exponents, values, round_, age, message.weight)
+            self._said[sender] = Said(
+                cell, piece, exponents, values, round_, age, message.weight, message.cells
+            )
 
     def _unheard(self) -> frozenset[NodeId]:
         """Who has not told its part of the range that others take for this member's."""
@@ -1379,11 +1440,33 @@ class CellRound:
         shares = self._believed(differences) if self._method.robust else {}
         for cell, inner, offset, difference in differences:
             add_at(new, inner, offset, links[cell] * shares.get(cell, 1.0) * difference)
+        if self._roll:
+            self.present |= self._brought(own)
         cells = tuple(sorted(heard))
         self._report = replace(self._report, heard=cells, ages=tuple(heard[cell] for cell in cells))
         if positions is not self._positions.chosen.words:
             piece = piece_of(positions, *own, self._edges)
         self._gather(piece, new, value)
+
+    def _brought(self, own: Span) -> frozenset[int]:
+        """The cells that came into the own slice: of a heard cell those that every one of its keepers has named, if these have told the
+        whole of it. A cell that is in a part of the slice only is not counted.
+        """
+        found: set[int] = set()
+        for cell in self._heard_cells:
+            told = [said for said in self._said.values() if said.cell == cell and said.weight != 0.0]
+            shared = [own.meet(Span(said.piece.first, said.piece.last)) for said in told]
+            if told and sum(map(len, shared)) >= len(own):
+                found |= frozenset.intersection(
+                    *(s.cells for s, part in zip(told, shared, strict=True) if len(part))
+                )
+        return frozenset(found)
+
+    @property
+    def looks_after(self) -> tuple[tuple[NodeId, ...], int]:
+        """The members of the sum, and how many words of the model are this member's slice of it."""
+        piece = self._slices[self._number]
+        return self._members, piece.last - piece.first
 
     def _mixed_weights(self, heard: dict[int, float]) -> dict[int, float]:
         """Mix the cell's weight with those of heard cells, and say what each of their models counts in the own.
@@ -1432,7 +1515,7 @@ class CellRound:
         frame = Gather.encode(
             self._header(Kind.CELL_GATHER),
             self._method.settling,
-            CARRIED.pack(*self._carried) if self._method.weighted else b"",
+            self._beside(),
             self._block_bitmap(piece.members),
             scores,
             exponents,
@@ -1447,6 +1530,15 @@ class CellRound:
         self._answer(frame)
         self.phase = CellPhase.GATHER
 
+    def _beside(self) -> bytes:
+        """What a keeper tells of the whole cell: its weights, and the mean of its metrics unless most have refused what came of it."""
+        weights = CARRIED.pack(*self._carried) if self._method.weighted else b""
+        if not self._method.metric:
+            return weights
+        return weights + metric_to_bytes(
+            self._mean_metric() if self._measures and not self._poll.refused else None
+        )
+
     def _answer(self, frame: Frame) -> None:
         others = tuple(node for node in self._members if node != self._me)
         self.outbox.add(partial(Outbound, others, frame))
@@ -1458,7 +1550,7 @@ class CellRound:
         span = spans(self._words, parts)[number]
         within = self._blocks_of(span) if self._block else slice(0, 0)
         blocks = within.stop - within.start
-        message = Gather.decode(body, blocks, self._most)
+        message = Gather.decode(body, blocks, self._most, measured=self._method.metric)
         if message.everything:
             piece = everything(self._size).slices(parts, self._edges)[number]
         elif self._block:
@@ -1481,6 +1573,7 @@ class CellRound:
             reach=reach,
             everything=message.everything,
             carried=Carried(*message.carried) if message.carried else None,
+            metric=message.metric,
         )
 
     def _drawn(self, round_: RoundNo, parts: int) -> tuple[Piece, ...]:
@@ -1528,6 +1621,9 @@ class CellRound:
             state.recent[number] = away
         if change.carried is not None:
             state.told[number] = change.carried
+        if self._method.metric:
+            state.measured[number] = change.metric
+        self._applied = True
         state.bodies[number] = change.body
         return True
 
@@ -1570,7 +1666,10 @@ class CellRound:
         if self._discarded is not None and not self._discarded.any():
             self._discarded = None
         unsure = 0 if state.doubt is None else bits.count(state.doubt.positions)
-        return replace(self._report, summed=tuple(summed), unsure=unsure, discarded=self._discarded)
+        metric = state.metric if self._applied else None
+        return replace(
+            self._report, summed=tuple(summed), unsure=unsure, metric=metric, discarded=self._discarded
+        )
 
     def _settle_handed(self, summed: frozenset[NodeId]) -> None:
         """What is in a sum is no longer this member's; the rest of what it handed in is in doubt."""

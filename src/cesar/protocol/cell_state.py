@@ -89,6 +89,7 @@ class CellState:
         samples: w, this member's secret where members count by samples; 0 elsewhere.
         carries: the cell's weights before the last gathering.
         told: number of a slice → the weights that its keeper told in the last gathering.
+        measured: the same of the mean of the members' metrics.
     """
 
     common: Vector = field(repr=False)
@@ -111,6 +112,7 @@ class CellState:
     samples: int = field(default=0, repr=False)
     carries: Carried = field(default_factory=Carried)
     told: dict[int, Carried] = field(default_factory=dict)
+    measured: dict[int, float | None] = field(default_factory=dict)
 
     @classmethod
     def start(cls, common: Vector, blocks: int) -> CellState:
@@ -128,7 +130,7 @@ class CellState:
     def begin_gathering(self, claim: Claim, entered: BitWords | None) -> None:
         """The next gathering; nothing of it has come yet."""
         self.distances, self.recent = self.known_distances(), {}
-        self.carries, self.told = self.carried, {}
+        self.carries, self.told, self.measured = self.carried, {}, {}
         self.claim, self.entered = claim._replace(digests=(b"",) * len(claim.keepers)), entered
         self.bodies, self.undo = {}, {}
 
@@ -136,6 +138,12 @@ class CellState:
     def carried(self) -> Carried:
         """The cell's weights now. Keepers may have heard different cells; the first slice counts, the same for all members."""
         return self.told[min(self.told)] if self.told else self.carries
+
+    @property
+    def metric(self) -> float | None:
+        """Of the common model, if it came of the last gathering as a whole; the first slice counts, as for weights."""
+        whole = bool(self.claim.digests) and all(self.claim.digests)
+        return self.measured[min(self.measured)] if whole and self.measured else None
 
     def weigh(self, samples: int | None) -> None:
         """This member counts by its samples; None where all count alike.
@@ -247,7 +255,7 @@ class CellState:
         """The cells were divided anew: the model stays, and what old partners said of it means nothing any more."""
         self.distances, self.recent, self.refusals = self.known_distances(), {}, 0
         self.claim = Claim(self.claim.chain(), NEVER, (), ())
-        self.bodies, self.undo, self.entered, self.absent = {}, {}, None, {}
+        self.bodies, self.undo, self.entered, self.absent, self.measured = {}, {}, None, {}, {}
         self.carries, self.told = Carried(), {}
         self.losses = bytes(LOSSES_BYTES)
 

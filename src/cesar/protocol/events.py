@@ -77,6 +77,8 @@ class CellReport:
         objections: how many members have objected to the mean update; None if there was no vote, or not all votes came.
         refusals: in how many votes in a row most have objected, this one included.
         unsure: how many numbers are in doubt.
+        metric: the mean of the metrics that all members of the cell handed in with their models; None if there is none, or a part of
+            the common model that came of them has not come.
         discarded: what this member has thrown away, if anything: trained on a model that the cell does not hold, or beside a
             member that has to throw away as much, in doubt, or in a sum that most members have refused.
     """
@@ -93,6 +95,7 @@ class CellReport:
     objections: int | None = None
     refusals: int = 0
     unsure: int = 0
+    metric: float | None = None
     discarded: Vector | None = field(default=None, repr=False)
 
 

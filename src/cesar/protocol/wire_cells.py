@@ -6,8 +6,10 @@ round's positions and the range of words that a frame is about, and must match e
 
 from __future__ import annotations
 
+import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +20,7 @@ from cesar.base.types import Buffer, ByteArray, NodeId, RingWords
 from cesar.crypto.keys import CHECK_BYTES, DIGEST_BYTES, FACTS_BYTES, LOSSES_BYTES, chain_link
 from cesar.kernels.ring import exponents_from_bytes, exponents_to_bytes
 from cesar.kernels.slicing import Span, check_exponents
+from cesar.methods.cells import METRIC_RANGE
 from cesar.protocol.wire import HEADER_BYTES, Frame, Header, Kind, Token, members_from_bytes, members_to_bytes
 
 NEVER = 0xFFFFFFFF
@@ -27,6 +30,7 @@ _ROUND = struct.Struct("<I")
 _RANGE = struct.Struct("<II")
 _VOTED = struct.Struct("<fI")
 _WEIGHT = struct.Struct("<d")
+_METRIC = struct.Struct("<d")
 CARRIED = struct.Struct("<dd")
 """A cell's weight and the samples of its members."""
 
@@ -34,6 +38,19 @@ CARRIED = struct.Struct("<dd")
 def _check_weights(found: Sequence[float], most: float) -> None:
     if not all(0.0 <= weight <= most for weight in found):
         raise EncodingError(f"a weight is outside 0..{most:g}; no cell has that number of samples")
+
+
+def metric_to_bytes(metric: float | None) -> bytes:
+    """The mean of a cell's metrics, or that it has none."""
+    return _METRIC.pack(math.nan if metric is None else metric)
+
+
+def _metric(view: memoryview) -> tuple[float | None, memoryview]:
+    found, rest = _take(view, _METRIC.size, "the metric")
+    metric: float = _METRIC.unpack(found)[0]
+    if abs(metric) > METRIC_RANGE:
+        raise EncodingError(f"a metric is outside -{METRIC_RANGE}..{METRIC_RANGE}")
+    return (None if math.isnan(metric) else metric), rest
 
 
 def _take(view: memoryview, count: int, what: str) -> tuple[memoryview, memoryview]:
@@ -101,7 +118,7 @@ class Agree(NamedTuple):
     """i → each other member: a fresh token, the scale of what it hands in, whom it has given up, and its model's name.
 
     `exponents` has one for each tensor and, where scores are added up, one more for those. `losses` names what the member has
-    thrown away (`CellState.losses`).
+    thrown away (`CellState.losses`). `metric` says whether it brings a metric; None, and not sent, where nobody does.
     """
 
     token: Token
@@ -109,6 +126,7 @@ class Agree(NamedTuple):
     given_up: tuple[NodeId, ...]
     losses: bytes
     claim: Claim
+    metric: bool | None = None
 
     def encode(self, header: Header, cell: Sequence[NodeId]) -> Frame:
         payload = b"".join(
@@ -118,21 +136,30 @@ class Agree(NamedTuple):
                 exponents_to_bytes(self.exponents),
                 members_to_bytes(self.given_up, cell),
                 self.losses,
+                b"" if self.metric is None else bytes([self.metric]),
                 self.claim.to_bytes(cell),
             )
         )
         return Frame(Kind.CELL_AGREE, payload, {"coordination": len(payload)})
 
     @classmethod
-    def decode(cls, body: memoryview, cell: Sequence[NodeId], scales: int) -> Agree:
+    def decode(
+        cls, body: memoryview, cell: Sequence[NodeId], scales: int, *, measured: bool = False
+    ) -> Agree:
         token, rest = Token.take(body)
         exponents, rest = _exponents(rest, scales)
         bitmap, rest = _take(rest, (len(cell) + 7) // 8, "whom it has given up")
         losses, rest = _take(rest, LOSSES_BYTES, "what it has thrown away")
+        metric = None
+        if measured:
+            said, rest = _take(rest, 1, "whether it brings a metric")
+            if said[0] > 1:
+                raise EncodingError(f"{said[0]} does not say whether it brings a metric")
+            metric = bool(said[0])
         claim, rest = Claim.take(rest, cell)
         if rest:
             raise EncodingError("the frame goes on after its end")
-        return cls(token, exponents, members_from_bytes(bitmap, cell), bytes(losses), claim)
+        return cls(token, exponents, members_from_bytes(bitmap, cell), bytes(losses), claim, metric)
 
 
 class Scatter(NamedTuple):
@@ -158,17 +185,34 @@ class Scatter(NamedTuple):
         return cls(bytes(facts), checks, np.frombuffer(rest, dtype=np.uint8))
 
 
+def cells_to_bytes(present: Iterable[int], cells: int) -> bytes:
+    """A bitmap over all cells."""
+    return members_to_bytes(tuple(NodeId(cell) for cell in sorted(present)), _numbers(cells))
+
+
+def cells_from_bytes(bitmap: memoryview, cells: int) -> tuple[int, ...]:
+    """The inverse; raises `EncodingError` for a cell that does not exist."""
+    return members_from_bytes(bitmap, _numbers(cells)) if cells else ()
+
+
+@cache
+def _numbers(cells: int) -> tuple[NodeId, ...]:
+    return tuple(NodeId(cell) for cell in range(cells))
+
+
 class Exchange(NamedTuple):
     """A keeper → a keeper of a hearing cell: its cell's model in a range of words.
 
     `blocks` is a bitmap over the blocks of the range, where these are chosen by scores; else it is empty. `weight` is what
-    that model weighs, where members count by their samples; else it is None, and not sent.
+    that model weighs, where members count by their samples; else it is None, and not sent. `cells` are those whose models are in the
+    values, where cells say so while they settle.
     """
 
     span: Span
     weight: float | None
     blocks: bytes
     rest: memoryview
+    cells: frozenset[int] = frozenset()
 
     @staticmethod
     def encode(
@@ -179,19 +223,23 @@ class Exchange(NamedTuple):
         exponents: Sequence[int],
         values: ByteArray,
         count: int,
+        cells: bytes = b"",
     ) -> Frame:
         weighed = b"" if weight is None else _WEIGHT.pack(weight)
-        meta = _RANGE.pack(*span) + weighed + blocks + exponents_to_bytes(exponents)
+        meta = _RANGE.pack(*span) + weighed + cells + blocks + exponents_to_bytes(exponents)
         return _frame(Kind.CELL_EXCHANGE, header, meta, (values.data,), count)
 
     @classmethod
-    def decode(cls, body: memoryview, words: int, per_word: int, most: float | None = None) -> Exchange:
+    def decode(
+        cls, body: memoryview, words: int, per_word: int, most: float | None = None, cells: int = 0
+    ) -> Exchange:
         """Up to the exponents, whose number follows from the range: `row_of` reads them and the values.
 
         Args:
             words: of the bitmap over all positions.
             per_word: blocks in a word; 0 where there are none.
             most: no cell weighs more; None where members count alike.
+            cells: how many there are, where they say which are in their models; else 0.
         """
         head, rest = _take(body, _RANGE.size, "the range")
         span = Span(*_RANGE.unpack(head))
@@ -202,8 +250,10 @@ class Exchange(NamedTuple):
             found, rest = _take(rest, _WEIGHT.size, "the weight")
             weight = _WEIGHT.unpack(found)[0]
             _check_weights((weight,), most)
+        named, rest = _take(rest, (cells + 7) // 8, "the cells")
+        present = frozenset(cells_from_bytes(named, cells))
         blocks, rest = _take(rest, (len(span) * per_word + 7) // 8, "the blocks")
-        return cls(span, weight, bytes(blocks), rest)
+        return cls(span, weight, bytes(blocks), rest, present)
 
 
 def row_of(view: memoryview, tensors: int) -> tuple[tuple[int, ...], ByteArray]:
@@ -217,7 +267,8 @@ class Gather(NamedTuple):
 
     `everything` says that it is about all positions of the slice, as while settling. Else `blocks` is as in `Exchange`,
     with the blocks of heard cells as well, and `scores` are the cell's, of all blocks of the slice, one byte each. `carried` are the
-    cell's weights afterwards, where members count by their samples; else it is empty.
+    cell's weights afterwards, where members count by their samples; else it is empty. `metric` is the mean of the members' metrics, where
+    all have brought one.
     """
 
     everything: bool
@@ -225,6 +276,7 @@ class Gather(NamedTuple):
     blocks: bytes
     scores: bytes
     rest: memoryview
+    metric: float | None = None
 
     @staticmethod
     def encode(
@@ -246,8 +298,10 @@ class Gather(NamedTuple):
         return _frame(Kind.CELL_GATHER, header, b"", (), 0)
 
     @classmethod
-    def decode(cls, body: memoryview, blocks: int, most: float | None = None) -> Gather:
-        """Up to the exponents; `blocks` is how many the slice has, and `most` as in `Exchange`."""
+    def decode(
+        cls, body: memoryview, blocks: int, most: float | None = None, *, measured: bool = False
+    ) -> Gather:
+        """Up to the exponents; `blocks` is how many the slice has, `most` as in `Exchange`, and `measured` whether there are metrics."""
         head, rest = _take(body, 1, "what it is about")
         if head[0] > 1:
             raise EncodingError(f"{head[0]} does not say what it is about")
@@ -256,11 +310,12 @@ class Gather(NamedTuple):
             found, rest = _take(rest, CARRIED.size, "the weights")
             carried = CARRIED.unpack(found)
             _check_weights(carried, most)
+        metric, rest = _metric(rest) if measured else (None, rest)
         if head[0]:
-            return cls(True, carried, b"", b"", rest)
+            return cls(True, carried, b"", b"", rest, metric)
         bitmap, rest = _take(rest, (blocks + 7) // 8, "the blocks")
         scores, rest = _take(rest, blocks, "the scores")
-        return cls(False, carried, bytes(bitmap), bytes(scores), rest)
+        return cls(False, carried, bytes(bitmap), bytes(scores), rest, metric)
 
 
 class Offer(NamedTuple):

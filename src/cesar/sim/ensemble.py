@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cesar.base import memory
-from cesar.base.errors import DataError, RemoteProtocolError
+from cesar.base.errors import ConfigError, DataError, RemoteProtocolError
 from cesar.base.seeds import SeedTree
 from cesar.base.types import NodeId, RoundNo
 from cesar.cell_node import CellNode
@@ -33,6 +33,9 @@ from cesar.sim.wires import Fate, Wires, drive
 
 Watch = Callable[[NodeId, NodeId, Frame], None]
 """Is shown (sender, recipient, frame)."""
+
+Metrics = Sequence[float | None]
+"""One for each node; None for a node that has none."""
 
 _DEADLINES = Deadlines(announce=1.0, relay=2.0, share=3.0)
 """Simulated time: a phase ends when nothing is in flight any more, so only the order matters."""
@@ -237,6 +240,7 @@ class Ensemble:
         vectors: Models,
         *,
         reference: Models | None = None,
+        metrics: Metrics | None = None,
         crashes: Crashes | None = None,
         out: Models | None = None,
         watch: Watch | None = None,
@@ -245,6 +249,7 @@ class Ensemble:
 
         Args:
             reference: the models before local training.
+            metrics: of each model, None where there is none, with `Cells(metric=True)`; reports have the mean over a cell.
             crashes: node → when it vanishes.
             out: (n, d) memory for the new models; without it a new array is made.
             watch: is shown (sender, recipient, frame) for every frame that arrives.
@@ -252,7 +257,11 @@ class Ensemble:
         Raises:
             DataError: a model holds NaN or infinity; nothing was sent by anybody.
         """
-        return drive(self.exchange(vectors, reference=reference, crashes=crashes, out=out, watch=watch))
+        return drive(
+            self.exchange(
+                vectors, reference=reference, metrics=metrics, crashes=crashes, out=out, watch=watch
+            )
+        )
 
     def exchange(
         self,
@@ -261,6 +270,7 @@ class Ensemble:
         round_: int | None = None,
         reference: Models | None = None,
         memory: Models | None = None,
+        metrics: Metrics | None = None,
         crashes: Crashes | None = None,
         out: Models | None = None,
         watch: Watch | None = None,
@@ -281,7 +291,8 @@ class Ensemble:
         self._check({"vectors": vectors, "reference": reference, "memory": memory})
         check_crashes(crashes, self._nodes.count)
         after = np.empty_like(vectors) if out is None else out
-        self._begin(number, vectors, after, reference, memory)
+        self._check_metrics(metrics)
+        self._begin(number, vectors, after, reference, memory, metrics)
         there, leaves, gets = self._nodes.wired(crashes, number, self._seeds)
 
         def fate(sender: NodeId, recipient: NodeId, frame: Frame) -> bool:
@@ -329,12 +340,14 @@ class Ensemble:
         after: Models,
         reference: Models | None,
         memory: Models | None,
+        metrics: Metrics | None,
     ) -> None:
         """Let every node select what it shares; it announces as soon as somebody carries its frames."""
         starts = self._nodes.starts(round_, reference, memory)
 
         def begin(row: int) -> None:
             node = NodeId(self.here[row])
+            measured = {} if metrics is None else {"metric": metrics[row]}
             try:
                 starts[row](
                     vector=models[row],
@@ -342,11 +355,25 @@ class Ensemble:
                     out=after[row],
                     entropy=self._secrets.entropy(node, round_),
                     deadlines=_DEADLINES,
+                    **measured,
                 )
             except DataError as error:
                 raise DataError(f"node {node}: {error}") from None
 
         list(self._pool.map(begin, range(len(starts))))
+
+    def _check_metrics(self, metrics: Metrics | None) -> None:
+        """Before any node begins: a metric that cannot be handed in stops all of them."""
+        if metrics is None:
+            return
+        if len(metrics) != len(self.here):
+            raise DataError(
+                f"there are {len(metrics)} metrics for {len(self.here)} nodes; give one for each, or None"
+            )
+        if self.method.cells is None:
+            raise ConfigError("metrics are added up in cells only; leave them out, or use Cells(metric=True)")
+        for metric in metrics:
+            self.method.cells.check_metric(metric)
 
     def _check(self, given: dict[str, Models | None]) -> None:
         expected = (len(self.here), self._size)
@@ -367,6 +394,7 @@ def aggregate(
     crashes: Crashes | None = None,
     workers: int | None = None,
     samples: Sequence[int] | None = None,
+    metrics: Metrics | None = None,
 ) -> RoundResult:
     """One round among simulated nodes, with the frames that real peers would exchange. If it raises, nothing was sent.
 
@@ -380,6 +408,7 @@ def aggregate(
         crashes: node → when it vanishes: "before_announce", "after_announce", "after_coordination" or
             "during_share" (a seeded half of its shares leaves).
         samples: how many each node trained on, for `Cells(weight="samples")`.
+        metrics: of each model, for `Cells(metric=True)`; `reports` of the result have the mean over a cell.
 
     Raises:
         DataError: shapes differ, or a model holds NaN or infinity.
@@ -393,7 +422,7 @@ def aggregate(
         graph, method, models.shape[1], seed=seed, workers=workers, nodes=len(models), samples=samples
     )
     try:
-        return ensemble.round(models, reference=before, crashes=crashes)
+        return ensemble.round(models, reference=before, metrics=metrics, crashes=crashes)
     finally:
         ensemble.close()
 

@@ -104,7 +104,7 @@ def bench_peers(
         plan = Plan(
             name="bench",
             graph=graph,
-            settings=_settings(share, cells),
+            settings=settings(share, cells),
             requests={},
             host="127.0.0.1",
             port=_free_ports(peers),
@@ -145,7 +145,8 @@ def bench_peers(
     )
 
 
-def _settings(share: float, cells: int | None) -> str:
+def settings(share: float, cells: int | None) -> str:
+    """The network.toml of a benchmark: nobody is given up, however long it takes."""
     method = f'name = "cesar"\nsparsifier = "random"\nshare = {share!r}'
     if cells is not None:
         method = f'name = "cells"\nsize = {cells}'

@@ -153,9 +153,23 @@ def bench_peers(
     ] = 4,
     share: Annotated[float, typer.Option(min=0.0, max=1.0, help="The fraction that CESAR shares.")] = 0.30,
     rounds: Rounds = 5,
+    latency: Annotated[
+        float | None,
+        typer.Option(
+            min=1.0,
+            help="Milliseconds of a trip from peer to peer: count how many trips a round takes. Needs root, iproute2 and netem.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Time real peers over mutual TLS on this machine, against the bytes and the keystream alone."""
+    """Time real peers over mutual TLS on this machine, against the bytes and the keystream alone.
+
+    With --latency peers are in network namespaces of their own, with a delay on every line, and only trips are counted: of one cell and a small
+    model (--params 1000), from the moment when its slowest member is done.
+    """
+    if latency is not None:
+        _bench_latency(peers, params, cells, rounds, latency, as_json=as_json)
+        return
     from cesar_lab.bench.peers import bench_peers as measure  # noqa: PLC0415  (only this command needs gRPC)
 
     with notices.status("making a network") as status:
@@ -167,6 +181,25 @@ def bench_peers(
         asdict(result),
         as_json=as_json,
         shown=lambda value: "unknown" if value is None else f"{value:,.3f}",
+    )
+
+
+def _bench_latency(
+    peers: int, params: int, cells: int, rounds: int, latency: float, *, as_json: bool
+) -> None:
+    from cesar_lab.bench.latency import bench_latency  # noqa: PLC0415
+
+    if not cells:
+        raise ConfigError("--latency counts the trips of a cell; leave --cells 0 out")
+    with notices.status("making a network") as status:
+        result = bench_latency(
+            peers, params, cells=cells, rounds=rounds, latency=latency / 1000, progress=status.update
+        )
+    show(
+        f"{peers} peers, {params:,} parameters, {latency:g} ms from peer to peer",
+        asdict(result),
+        as_json=as_json,
+        shown=lambda value: f"{value:,.3f}",
     )
 
 

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from cesar.base.errors import CesarError, ConfigError
+from cesar.base.exits import Exit
 from cesar.cli.options import AsJson, Net, Settle
 from cesar.cli.output import notices
 from cesar.cli.process import need, terminated
@@ -63,8 +64,15 @@ def command(
         except KeyboardInterrupt:
             local.stop()
             notices.print("Stopped; all peers have ended.")
-            raise typer.Exit(130) from None
+            raise typer.Exit(Exit.INTERRUPTED) from None
     _compare(local, settings, as_json=as_json)
+    worst = max(peer.ended for peer in local.peers)
+    if worst is not Exit.FINE:
+        short = ", ".join(str(peer.id) for peer in local.peers if peer.ended is worst)
+        notices.print(
+            escape(f"The run ends with code {worst.value}, as said by node(s) {short}: {worst.meaning}.")
+        )
+        raise typer.Exit(worst)
 
 
 def _follow(local: LocalNetwork, *, transient: bool) -> None:

@@ -24,11 +24,14 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import numpy as np
 
 from cesar.base import files
-from cesar.base.errors import DataError
+from cesar.base.errors import CanaryError, DataError
 from cesar.base.types import Vector
 from cesar.methods import SETTLE_ROUNDS, SETTLE_SHARE
+from cesar.peer.driver.best import Best
 from cesar.peer.driver.report import Report
 from cesar.peer.driver.runtime import AsyncPeer
+from cesar.peer.ops import canary as canaries
+from cesar.peer.ops.canary import Canary
 from cesar.peer.ops.status import StatusPage, snapshot
 
 if TYPE_CHECKING:
@@ -90,6 +93,11 @@ class Peer:
         """Whether `settle` was called."""
         self.alone = False
         """Whether the last `settle` had to do without a cell that it hears, or its own cell did not add up."""
+        self.present: float | None = None
+        """The share of all cells that are in the model of the last `settle`, where the network asks for a quorum."""
+        self.canary: Canary | None = None
+        """What the test round before training has shown, if `join` was asked for one."""
+        self._to_start: tuple[str | Path, float | None] | None = None
         self.resumed = False
         """Whether there was a checkpoint to go on from, and `join` was asked to do so."""
 
@@ -101,6 +109,7 @@ class Peer:
         resume: bool = False,
         wait: float | None = None,
         samples: int | None = None,
+        canary: bool = False,
     ) -> Self:
         """Take the place that a peer.toml describes, and wait for the neighbours.
 
@@ -115,11 +124,13 @@ class Peer:
             wait: seconds to wait for neighbours; by default the ceiling of a deadline, or its floor to resume.
             samples: how many samples this site trains on, in a network with `weight = "samples"`. It stays the same as long as the
                 roster does.
+            canary: make a test round first, as soon as the model is known (`start_from`, or the first `average`): one round of the cell with a random
+                model of the same size, which leaves no trace. All members of the cell do so together. `peer.canary` has what it showed, and the log says it.
 
         Raises:
             ConfigError: a file is wrong or missing; says what to do.
         """
-        inner = on_loop(_start(path, samples))
+        inner = on_loop(_load(path, samples) if canary else _start(path, samples))
         try:
             peer = cls(inner)
         except BaseException:
@@ -127,8 +138,11 @@ class Peer:
             raise
         try:
             rounds = inner.config.tables.rounds
-            patience = rounds.floor if resume else rounds.ceiling
-            on_loop(inner.wait_for_neighbours(patience if wait is None else wait))
+            patience = (rounds.floor if resume else rounds.ceiling) if wait is None else wait
+            if canary:
+                peer._to_start = path, wait
+            else:
+                on_loop(inner.wait_for_neighbours(patience))
             peer.resumed = resume and peer.restore(None)
         except BaseException:
             peer.close()
@@ -207,16 +221,37 @@ class Peer:
         nothing, nor does one after a checkpoint was restored. Other methods do not need it.
         """
         if isinstance(model, np.ndarray):
+            self._fly((len(model),))
             on_loop(self._peer.start_from(model))
         elif self._peer.task.ranks or self._peer.cells is not None:
             from cesar.peer.api import model as models  # noqa: PLC0415  (vectors need no torch)
 
             parts = _tensors(self._peer, model, parameters)
+            self._fly(models.lengths(parts))
             vector = models.pack(parts)
             if on_loop(self._peer.start_from(vector)):
                 models.unpack(vector, parts)
 
-    def average(self, model: nn.Module, *, parameters: Which = "all") -> Report:
+    def _fly(self, tensors: tuple[int, ...]) -> None:
+        """The canary, if one was asked for and has not been; the peer itself starts after it.
+
+        Raises:
+            CanaryError: it has failed. Nothing was begun, and the next call tries again.
+        """
+        if self._to_start is None:
+            return
+        path, wait = self._to_start
+        self.canary = found = on_loop(canaries.fly(path, tensors, wait))
+        for line in found.lines():
+            log.log(logging.INFO if found.ok else logging.ERROR, "%s", line)
+        if not found.ok:
+            raise CanaryError("; ".join(line.removeprefix("canary: ") for line in found.lines()))
+        self._to_start = None
+        on_loop(self._peer.start())
+        patience = self._peer.config.tables.rounds.ceiling if wait is None else wait
+        on_loop(self._peer.wait_for_neighbours(patience))
+
+    def average(self, model: nn.Module, *, metric: float | None = None, parameters: Which = "all") -> Report:
         """Average a module with the neighbours', in place.
 
         ```python
@@ -229,22 +264,62 @@ class Peer:
         the local steps take.
 
         Args:
+            metric: how good this model is on validation data of this site, in a network with `metric = true`; None if it was not
+                measured. Nobody learns it: `report.metric` is the mean over all members of the cell, once all have handed one in.
             parameters: "trainable" leaves frozen parameters out, for adapters of a large model; the same at
                 all peers.
 
         Raises:
-            DataError: the model holds NaN or infinity, or has another layout than before; nothing was sent.
+            DataError: the model or the metric holds NaN or infinity, or the model has another layout than before; nothing was sent.
         """
         from cesar.peer.api import model as models  # noqa: PLC0415
 
         parts = _tensors(self._peer, model, parameters)
+        self._fly(models.lengths(parts))
         vector = models.pack(parts)
-        report = on_loop(self._peer.average_vector(vector, models.lengths(parts)))
+        report = on_loop(self._peer.average_vector(vector, models.lengths(parts), metric=metric))
         models.unpack(vector, parts)
         self.last = (model, parameters)
         return report
 
-    def average_vector(self, vector: Vector) -> Report:
+    @property
+    def best(self) -> Best | None:
+        """The common model with the best metric so far, its round and its metric; None as long as none was measured.
+
+        ```python
+        if peer.best is not None:
+            print(peer.best.round, peer.best.metric, len(peer.best.vector))
+        ```
+
+        It is kept in the peer's folder, `best.npz`, from start to start.
+        """
+        return self._peer.best
+
+    def load_best(self, model: nn.Module, *, parameters: Which = "all") -> bool:
+        """Put the best common model so far into a module; False, and nothing changes, if there is none.
+
+        ```python
+        if peer.load_best(model):
+            print("the model of round", peer.best.round)
+        ```
+
+        Raises:
+            DataError: it is of a model with another number of parameters, or its file is damaged.
+        """
+        best = self.best
+        if best is None:
+            return False
+        from cesar.peer.api import model as models  # noqa: PLC0415
+
+        parts, vector = _tensors(self._peer, model, parameters), best.vector
+        if len(vector) != sum(models.lengths(parts)):
+            raise DataError(
+                f"the best model has {len(vector)} parameters, and this one {sum(models.lengths(parts))}; load it into the model that was averaged"
+            )
+        models.unpack(vector, parts)
+        return True
+
+    def average_vector(self, vector: Vector, *, metric: float | None = None) -> Report:
         """Average a contiguous float32 vector with the neighbours', in place; it needs no PyTorch.
 
         ```python
@@ -252,7 +327,8 @@ class Peer:
         peer.average_vector(vector)
         ```
         """
-        return on_loop(self._peer.average_vector(vector))
+        self._fly((len(vector),))
+        return on_loop(self._peer.average_vector(vector, metric=metric))
 
     def settle(
         self,
@@ -289,12 +365,19 @@ class Peer:
 
             parts = _tensors(self._peer, model, parameters)
             vector, sizes = models.pack(parts), models.lengths(parts)
+        self._fly((len(vector),) if sizes is None else sizes)
         job = self._peer.settle(vector, sizes, rounds=rounds, share=share, tolerance=tolerance, wait=wait)
         reports = on_loop(job)
         self.alone = bool(reports) and reports[-1].settled is False
+        self.present = reports[-1].present if reports else None
         if parts is not None:
             models.unpack(vector, parts)
         return reports
+
+    @property
+    def quorum(self) -> bool:
+        """Whether as many cells as the network asks for (`rounds.settle_quorum`) are in the model of the last `settle`."""
+        return self.present is None or self.present >= self._peer.config.tables.rounds.settle_quorum
 
     def save(self, model: nn.Module | None = None) -> Path:
         """Write a checkpoint into the peer's folder: the model, and what this peer needs to go on.
@@ -359,7 +442,11 @@ def _tensors(peer: AsyncPeer, model: nn.Module, parameters: Which) -> list[torch
     return models.tensors(model, parameters, peer.config.tables.rounds.buffers == "average")
 
 
+async def _load(path: str | Path, samples: int | None) -> AsyncPeer:
+    return AsyncPeer.load(path, samples=samples)
+
+
 async def _start(path: str | Path, samples: int | None) -> AsyncPeer:
-    peer = AsyncPeer.load(path, samples=samples)
+    peer = await _load(path, samples)
     await peer.start()
     return peer

@@ -38,6 +38,7 @@ from cesar.base.types import Entropy, NodeId, RoundNo, Vector
 from cesar.cell_node import CellNode
 from cesar.graph.cells import CellPlace
 from cesar.methods.cells import Cells
+from cesar.peer.driver.best import BestFile
 from cesar.peer.driver.cell_file import Arrays, CellFile, Kept
 from cesar.peer.driver.liveness import Liveness, Neighbour
 from cesar.peer.driver.membership import Membership
@@ -75,6 +76,7 @@ class Offer:
 
     Attributes:
         begun: when.
+        metric: of the model that is offered.
         base: the model that the training code went on with; None as long as it waits.
         outcomes: of the rounds that it has taken, the last one last.
         told: how many of these the training code knows of.
@@ -86,6 +88,7 @@ class Offer:
 
     begun: float
     round_: RoundNo
+    metric: float | None = None
     base: Vector | None = field(default=None, repr=False)
     outcomes: list[AggregateReady] = field(default_factory=list)
     told: int = 0
@@ -135,6 +138,7 @@ class CellRounds:
         say: tells the neighbours where this peer stands.
         entropy: attempt counter → fresh randomness.
         samples: how many this site trains on, where members count by that.
+        best: keeps the best common model, where members hand in a metric.
     """
 
     def __init__(
@@ -155,12 +159,13 @@ class CellRounds:
         entropy: Callable[[int], Entropy],
         samples: int | None,
         file: CellFile,
+        best: BestFile,
     ) -> None:
         self._config, self._task, self._membership = config, task, membership
         self._liveness, self._reception, self._transport = liveness, reception, transport
         self._runner, self._transcript, self._totals, self._witness = runner, transcript, totals, witness
         self._prepare, self._say, self._entropy, self._file = prepare, say, entropy, file
-        self._samples = samples
+        self._samples, self._best = samples, best
         self._offer: Offer | None = None
         self._node: CellNode | None = None
         self._attempts = self._next_round = self._next_settling = self._durable = 0
@@ -184,6 +189,8 @@ class CellRounds:
         self._told: dict[tuple[NodeId, int], bytes] = {}
         self._disk = ""
         self._stranded = False
+        self.trace: list[tuple[float, CellPhase, frozenset[NodeId]]] | None = None
+        """When which phase began to wait for whom, for those who want to know (`ops.canary`)."""
 
     # ── the node ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -289,9 +296,15 @@ class CellRounds:
             return found if self._kept.trained is None else found + self._kept.trained
         return None
 
-    async def average(self, vector: Vector, tensors: tuple[int, ...] | None) -> Report:
-        """Offer what was trained, and put the new model into `vector`; see the module."""
+    async def average(
+        self, vector: Vector, tensors: tuple[int, ...] | None, metric: float | None = None
+    ) -> Report:
+        """Offer what was trained, and put the new model into `vector`; see the module.
+
+        The metric goes with the model: where an earlier offer still stands, or is taken in first, this one's is not handed in.
+        """
         begin = time.monotonic()
+        self._method.check_metric(metric)
         await self._enter(vector, tensors, TRAINS)
         if self._returned is not None:
             self._phases.append(begin - self._returned)
@@ -315,7 +328,7 @@ class CellRounds:
         elif offer is not None and offer.over:
             self._land(vector)
         if offer is None or offer.over:
-            offer = await self._begin_offer(vector)
+            offer = await self._begin_offer(vector, metric)
             await self._wait(offer, self._budget(begin))
         report = await self._end(offer, vector, begin, landed)
         self._returned = time.monotonic()
@@ -387,10 +400,10 @@ class CellRounds:
             offer.base = vector.copy()
             self._thrown = math.hypot(self._thrown, float(np.linalg.norm(thrown)))
 
-    async def _begin_offer(self, vector: Vector) -> Offer:
-        round_ = await self._begin(vector)
+    async def _begin_offer(self, vector: Vector, metric: float | None = None) -> Offer:
+        round_ = await self._begin(vector, metric)
         self._trained = None  # it is in the offer
-        self._offer = offer = Offer(time.monotonic(), round_)
+        self._offer = offer = Offer(time.monotonic(), round_, metric)
         offer.task = asyncio.create_task(self._carry(offer), name=f"offer {round_}")
         return offer
 
@@ -438,9 +451,11 @@ class CellRounds:
             self._start_over(offer, vector)
         report = self._report(offer, time.monotonic() - begin)
         if landed is not None:
-            both = math.hypot(report.discarded, landed.discarded)
             report = dataclasses.replace(
-                report, landed=landed.round if landed.summed else None, discarded=both
+                report,
+                landed=landed.round if landed.summed else None,
+                metric=landed.metric if report.metric is None else report.metric,
+                discarded=math.hypot(report.discarded, landed.discarded),
             )
         if over:
             if offer.summed:  # a peer that is killed while it trains goes on from here
@@ -507,10 +522,11 @@ class CellRounds:
         try:
             for attempt in range(TRIES):
                 if attempt:
-                    await self._begin(None)
+                    await self._begin(None, offer.metric)
                 outcome = await self._round(offer)
                 offer.outcomes.append(outcome)
                 offer.vector = outcome.vector
+                await self._keep_best(outcome)
                 self._complain_of_other_models(outcome)
                 if outcome.cell is None or outcome.cell.summed or outcome.fault is not None:
                     break
@@ -524,6 +540,14 @@ class CellRounds:
         finally:
             self._ended = time.monotonic()
             offer.seconds = self._ended - offer.begun
+
+    async def _keep_best(self, outcome: AggregateReady) -> None:
+        """Keep the common model if its metric is the best so far. Nothing has begun since it came about."""
+        node, metric = self._node, None if outcome.cell is None else outcome.cell.metric
+        if metric is None or node is None or not self._best.beats(metric, self._method.best):
+            return
+        model, round_ = node.state.common.copy(), node.state.claim.round_
+        await asyncio.to_thread(self._best.keep, model, metric, round_, self._membership.roster.version)
 
     def _complain_of_other_models(self, outcome: AggregateReady) -> None:
         """Say it once: a cell whose members begin with different models never adds up."""
@@ -562,7 +586,7 @@ class CellRounds:
                 furthest = max(furthest, seen)
         return furthest
 
-    async def _begin(self, vector: Vector | None) -> RoundNo:
+    async def _begin(self, vector: Vector | None, metric: float | None = None) -> RoundNo:
         """Begin a round, or begin it anew; with None, with what this member has not handed in."""
         round_, attempt = self._number(), self._attempts
         self._attempts += 1
@@ -580,6 +604,7 @@ class CellRounds:
                 place,
                 node.state.common + node.state.unsent if vector is None else vector,
                 reference=reference,
+                metric=metric,
                 entropy=self._entropy(attempt),
                 deadlines=_NEVER,
             )
@@ -661,7 +686,7 @@ class CellRounds:
                     self._next_settling -= 1
                 elif self._task.mode != CELL_SETTLES:
                     self._next_round -= 1
-                await self._begin(None)
+                await self._begin(None, None if offer is None else offer.metric)
             step = await self._runner.call(self._advance)
             if step.keep is not None:
                 await self._save(step.keep, self._trained)
@@ -724,6 +749,8 @@ class CellRounds:
                 if phase is not self._watched[0]:
                     self._cut = set()
                 self._since, self._watched = now, (phase, awaiting)
+                if self.trace is not None:
+                    self.trace.append((now, phase, awaiting))
             if phase is CellPhase.AGREE:
                 self._repeat(node)
                 break
@@ -830,6 +857,7 @@ class CellRounds:
             unsent=unsent,
             discarded=discarded,
             accused=tuple(sorted(accused)),
+            metric=next((r.metric for r in reversed(reports) if r.metric is not None), None),
         )
 
     def _log(self, report: Report) -> None:
@@ -917,11 +945,21 @@ class CellRounds:
             report, done = await self._step(step, begin)
             whole = whole and done
             step += 1
-            final = dataclasses.replace(report, settled=whole if step >= last else None)
+            final = report
+            if step >= last:
+                final = dataclasses.replace(report, settled=whole, present=self._present())
             self._totals.add(final)
             self._log(final)
             reports.append(final)
         return reports
+
+    def _present(self) -> float | None:
+        """The share of all cells that are in the own slice of the final model."""
+        node = self._node
+        if not self._method.roll_call or node is None or node.present is None:
+            return None
+        own = frozenset((self._place.number,))
+        return len(node.present | own) / len(self._place.plan.cells)
 
     async def _step(self, step: int, begin: float) -> tuple[Report, bool]:
         """One step; whether its cell has done it whole, and heard whom it hears."""

@@ -28,7 +28,10 @@ class Report:
         unsent: the length of what was trained and is in no sum yet.
         discarded: the length of what was thrown away since the last report: in doubt, or trained on a model that not all of the cell hold.
         accused: members that have told different things about the model, or were said to have.
+        metric: the mean of the metrics that all members of the cell handed in with their models; None if there is none.
         settled: at the end of `settle`, whether every cell that this one hears was there; None otherwise.
+        present: at the end of `settle`, where the network asks for a quorum: the share of all cells that are in the final model, in the slice
+            that this peer looks after; None otherwise.
         bytes: what this peer sent, by category.
         seconds: how long it took.
     """
@@ -49,7 +52,9 @@ class Report:
     unsent: float = 0.0
     discarded: float = 0.0
     accused: tuple[int, ...] = ()
+    metric: float | None = None
     settled: bool | None = None
+    present: float | None = None
 
     @classmethod
     def without_disk(cls, round_: int, neighbours: Iterable[int], why: str, seconds: float) -> Report:

@@ -35,8 +35,9 @@ from cesar.base.types import Entropy, NodeId, RoundNo, Vector
 from cesar.cell_node import CellNode
 from cesar.methods import SETTLE_ROUNDS, SETTLE_SHARE
 from cesar.node import Node
-from cesar.peer.driver import cell_file, witness
+from cesar.peer.driver import best, cell_file, witness
 from cesar.peer.driver import state as states
+from cesar.peer.driver.best import Best, BestFile
 from cesar.peer.driver.cell_file import CellFile
 from cesar.peer.driver.cells import CellRounds
 from cesar.peer.driver.liveness import Liveness, Neighbour
@@ -153,6 +154,7 @@ class AsyncPeer(contextlib.AbstractAsyncContextManager["AsyncPeer"]):
         self._ended: RoundNo | None = None  # the round that ended last; None while one runs
         self.satisfied = False
         self.totals = Totals()
+        self._best = BestFile(config.state / best.FILE, roster.network_id)
         self.cells: CellRounds | None = None  # where peers are in cells
         if self.task.in_cells:
             self.cells = CellRounds(
@@ -171,6 +173,7 @@ class AsyncPeer(contextlib.AbstractAsyncContextManager["AsyncPeer"]):
                 entropy=self._entropy,
                 samples=samples,
                 file=CellFile(config.state / cell_file.FILE, roster.network_id),
+                best=self._best,
             )
             self.membership.next_round = self.cells.durable_round
 
@@ -296,20 +299,31 @@ class AsyncPeer(contextlib.AbstractAsyncContextManager["AsyncPeer"]):
 
     # ── one round ───────────────────────────────────────────────────────────────────────────────────────
 
-    async def average_vector(self, vector: Vector, tensors: tuple[int, ...] | None = None) -> Report:
+    @property
+    def best(self) -> Best | None:
+        """The best common model so far, where members of cells hand in a metric."""
+        return self._best.best
+
+    async def average_vector(
+        self, vector: Vector, tensors: tuple[int, ...] | None = None, *, metric: float | None = None
+    ) -> Report:
         """Average a model with the neighbours', in place.
 
         Args:
             tensors: the sizes of its tensors, each of which gets a scale of its own; by default it is one.
+            metric: of this model, where the network has agreed on one; see `Peer.average`.
 
         Raises:
             DataError: NaN, infinity or another layout than before; nothing was sent.
+            ConfigError: a metric where the network has agreed on none; nothing was sent.
             MembershipError: this peer was removed, or its certificate or roster has ended; nothing was sent.
         """
         async with self._turn:
             await self._show_newest()
             if self.cells is not None:
-                return await self.cells.average(vector, tensors)
+                return await self.cells.average(vector, tensors, metric)
+            if metric is not None:
+                raise ConfigError("metrics are added up in cells only; leave metric out")
             self._enter(TRAINS)
             return await self._round(vector, tensors)
 

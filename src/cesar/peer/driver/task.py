@@ -53,7 +53,7 @@ class Task:
 
     def __init__(self, config: PeerConfig, roster: Roster, purpose: Purpose, session: bytes | None) -> None:
         self._config, self._purpose, self._fixed_session = config, purpose, session
-        self.in_cells = config.tables.method.name == CELLS and purpose == "train"
+        self.in_cells = config.tables.method.name == CELLS and purpose != "check"
         self.method = self.usable(roster)
         self.mode = self.made_for = TRAINS
         self.tensors: tuple[int, ...] | None = None

@@ -61,11 +61,11 @@ class Finding:
     text: str
 
 
-def vector_of(session: bytes, node: int) -> Vector:
-    """What a node brings to the dummy round: anybody can compute it."""
+def vector_of(session: bytes, node: int, size: int = SIZE) -> Vector:
+    """What a node brings to a dummy round: anybody can compute it."""
     label = b"cesar check" + session + struct.pack("<I", node)
-    words = np.frombuffer(hashlib.shake_256(label).digest(4 * SIZE), "<i4")
-    return np.ascontiguousarray(words / 2.0**31, np.float32)
+    words = np.frombuffer(hashlib.shake_256(label).digest(4 * size), "<i4")
+    return words.astype(np.float32) * np.float32(2.0**-31)
 
 
 def members_of(session: bytes, node: int, others: tuple[int, ...], average: Vector) -> set[NodeId]:
@@ -290,7 +290,7 @@ class Check:
             )
             return
         if known is None:
-            self._say(False, item, _absence(peer, member, peer.neighbours[i].last_error))
+            self._say(False, item, absence(peer, member, peer.neighbours[i].last_error))
             return
         activity = f"training, at round {known.status.current}" if known.purpose == "train" else "checking"
         self._say(
@@ -364,7 +364,7 @@ class _Refusals(logging.Handler):
             self.said.add(text)
 
 
-def _absence(peer: AsyncPeer, member: Member, error: str) -> str:
+def absence(peer: AsyncPeer, member: Member, error: str) -> str:
     """Why a neighbour is not there, and what to do."""
     if peer.roster.dials(peer.id, member.id):
         relay = probe.behind_relay(peer.roster.members, member)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 from cesar.base.errors import CesarError, ConfigError
+from cesar.base.exits import Exit
 from cesar.base.types import NodeId
 from cesar.peer.trust import roster as rosters
 from cesar.peer.trust.address import split
@@ -27,6 +28,8 @@ from cesar.peer.trust.roster import Roster
 LOG = "run.log"
 TAIL_LINES = 15
 STOP_SECONDS = 15.0
+ENDED = (Exit.FINE, Exit.NOT_SETTLED, Exit.NO_QUORUM)
+"""Codes of a peer that has trained to its end, with whomever."""
 
 
 @dataclass(slots=True)
@@ -42,12 +45,18 @@ class Process:
         return NodeId(self.config.tables.peer.id)
 
     @property
+    def ended(self) -> Exit:
+        """How it has ended, if it has."""
+        code = None if self.running is None else self.running.poll()
+        return Exit(code) if code in ENDED else Exit.FINE
+
+    @property
     def state(self) -> str:
         """In a word."""
         code = None if self.running is None else self.running.poll()
         if code is None:
             return "starts" if not self.seen else "runs"
-        return "done" if code == 0 else "killed" if code == -signal.SIGKILL else "failed"
+        return "done" if code in ENDED else "killed" if code == -signal.SIGKILL else "failed"
 
     def look(self) -> None:
         """Ask its status page."""

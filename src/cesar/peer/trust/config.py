@@ -26,7 +26,7 @@ from cesar.peer.trust.roster import Roster, SettingValue
 
 FILE = "peer.toml"
 LEAST_TOKEN = 16
-Purpose = Literal["train", "check"]
+Purpose = Literal["train", "check", "canary"]
 
 
 ENVIRONMENT = {name: f"CESAR_{name.upper()}" for name in ("keys", "state", "checkpoints", "status_token")}
@@ -79,6 +79,8 @@ class RoundsSection(Section):
         patience_minutes: a partner that is gone is given up after these, and after `method.patience` rounds, if the others are
             enough.
         settle_minutes: `settle` waits for the cells that it hears until these are over.
+        settle_quorum: the share of all cells that must be in the final model; 0 asks for none. While they settle, cells then say which are in
+            theirs.
     """
 
     every: Annotated[int, Field(gt=0)] = 1
@@ -88,6 +90,7 @@ class RoundsSection(Section):
     scale_bits: Annotated[int, Field(ge=1, le=255)] | None = None
     patience_minutes: Annotated[float, Field(ge=0)] = 60.0
     settle_minutes: Annotated[float, Field(ge=0)] = 1440.0
+    settle_quorum: Annotated[float, Field(ge=0, le=1)] = 0.0
 
     @model_validator(mode="after")
     def _in_order(self) -> RoundsSection:
@@ -106,10 +109,15 @@ class PeerFile(Section):
 
 @dataclass(frozen=True, slots=True)
 class PeerConfig:
-    """A checked file and the folder in which it lies."""
+    """A checked file and the folder in which it lies.
+
+    Attributes:
+        scratch: a folder for all that is written, in place of the one that the file or the environment names; for rounds that leave no trace.
+    """
 
     folder: Path
     tables: PeerFile
+    scratch: Path | None = None
 
     @classmethod
     def load(cls, path: str | Path) -> PeerConfig:
@@ -133,6 +141,8 @@ class PeerConfig:
                 'method.coordination: "direct" needs connections to neighbours of neighbours; real peers talk to '
                 'their own neighbours only, so leave it out (it is "relay" by default) and drop paper = true'
             )
+        if method.name != CELLS and tables.rounds.settle_quorum > 0:
+            raise ConfigError(f"rounds.settle_quorum counts cells, and {method.name} has none; leave it out")
         return cls(file.parent, tables)
 
     def _place(self, name: str) -> Path | None:
@@ -148,7 +158,7 @@ class PeerConfig:
     @property
     def state(self) -> Path:
         """The folder of all that this peer writes."""
-        return self._place("state") or self.folder
+        return self.scratch or self._place("state") or self.folder
 
     @property
     def checkpoints(self) -> Path:
@@ -195,7 +205,8 @@ class PeerConfig:
             ConfigError: the roster was signed for other settings, or for none with cells.
         """
         self._check_settings(roster)
-        return replace(self.tables.method.cells(), division=roster.plan)
+        roll_call = self.tables.rounds.settle_quorum > 0
+        return replace(self.tables.method.cells(), division=roster.plan, roll_call=roll_call)
 
     def _check_settings(self, roster: Roster) -> None:
         if unlike := differences(roster.settings, self.settings()):
@@ -215,12 +226,16 @@ def promise(section: MethodSection, rounds: RoundsSection) -> dict[str, SettingV
     method["ring_bits"] = section.ring_bits or USUAL_RING_BITS
     if section.weight == "equal":  # rosters of earlier versions do not name it
         del method["weight"], method["most_samples"]
+    if not section.metric:
+        del method["metric"], method["best"]
     if section.name == CELLS:
         cells = section.cells()
         method["ring_bits"], method["collusion"] = cells.ring_bits, cells.collusion
     elif method["collusion"] is None:
         method["masks"] = method["masks"] or 1  # left out or written down: the same
-    agreed = ("patience_minutes", "settle_minutes") if section.name == CELLS else ()
+    agreed = ["patience_minutes", "settle_minutes"] if section.name == CELLS else []
+    if rounds.settle_quorum > 0:  # rosters of earlier versions do not name it
+        agreed.append("settle_quorum")
     return {**method, "buffers": rounds.buffers, **{key: getattr(rounds, key) for key in agreed}}
 
 
