@@ -18,7 +18,7 @@ from cesar.peer.ops.canary import fly
 from support.lan import cell_network, make_network, one_round, running
 
 SIZE, TENSORS = 5000, (4000, 1000)
-PATIENT = "floor = 60.0\nceiling = 60.0"
+PATIENT, QUICK = "floor = 60.0\nceiling = 60.0", "floor = 0.3\nceiling = 30.0"
 
 
 def content(folder):
@@ -68,7 +68,7 @@ def test_it_goes_through_everything_and_leaves_no_trace(more, tmp_path):
 
 def test_partners_that_do_not_take_part_are_named(tmp_path):
     """One is not there, and one trains already."""
-    network = cell_network(tmp_path / "net", 4, 4, rounds="floor = 0.3\nceiling = 30.0")
+    network = cell_network(tmp_path / "net", 4, 4, rounds=QUICK)
 
     async def run():
         trainer = AsyncPeer.load(network.folder / "peer-2")
@@ -113,7 +113,7 @@ def test_in_a_training_loop(tmp_path):
 
 
 def test_a_failed_canary_stops_before_training(tmp_path):
-    network = cell_network(tmp_path / "net", 4, 4, rounds=PATIENT)
+    network = cell_network(tmp_path / "net", 4, 4, rounds=QUICK)
     before = content(network.folder)
     with cesar.Peer.join(network.folder / "peer-0", canary=True, wait=0.5) as peer:
         with pytest.raises(cesar.CanaryError, match="node 1 did not take part"):
@@ -123,7 +123,7 @@ def test_a_failed_canary_stops_before_training(tmp_path):
 
 
 def test_the_command_says_that_training_has_not_begun(tmp_path):
-    network = cell_network(tmp_path / "net", 4, 4, rounds=PATIENT)
+    network = cell_network(tmp_path / "net", 4, 4, rounds=QUICK)
     (tmp_path / "training.py").write_text(
         "import numpy\n\n\ndef train(peer):\n    peer.start_from(numpy.zeros(10, 'f4'))\n"
     )

@@ -119,6 +119,18 @@ class Offer:
         return np.sum(parts, axis=0, dtype=np.float32) if parts else None
 
 
+async def _written(write: Callable[..., None], *content: object) -> None:
+    """Write on a thread, to the end even if the caller is cancelled: a thread goes on by itself, and what it writes must not come
+    after something newer, or into a folder that is gone.
+    """
+    writing = asyncio.ensure_future(asyncio.to_thread(write, *content))
+    try:
+        await asyncio.shield(writing)
+    except asyncio.CancelledError:
+        await asyncio.wait({writing})
+        raise
+
+
 class Step(NamedTuple):
     """What a node wants after a step; `keep` must be durable before `out` leaves."""
 
@@ -495,7 +507,7 @@ class CellRounds:
     async def _save(self, arrays: Arrays, trained: Vector | None) -> None:
         async with self._writing:
             counters = (self._attempts, self._next_round, self._next_settling)
-            await asyncio.to_thread(self._file.save, arrays, trained, counters)
+            await _written(self._file.save, arrays, trained, counters)
         self._durable = max(self._durable, counters[1])
         if self._disk:
             log.warning(
@@ -547,7 +559,7 @@ class CellRounds:
         if metric is None or node is None or not self._best.beats(metric, self._method.best):
             return
         model, round_ = node.state.common.copy(), node.state.claim.round_
-        await asyncio.to_thread(self._best.keep, model, metric, round_, self._membership.roster.version)
+        await _written(self._best.keep, model, metric, round_, self._membership.roster.version)
 
     def _complain_of_other_models(self, outcome: AggregateReady) -> None:
         """Say it once: a cell whose members begin with different models never adds up."""
