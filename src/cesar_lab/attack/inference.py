@@ -29,7 +29,7 @@ from torch import nn
 from cesar.base.errors import DataError
 from cesar.base.seeds import SeedTree
 from cesar.peer.api.flat import Layout, bind
-from cesar_lab.attack.view import Scene, scene_of, sent_to
+from cesar_lab.attack.view import Scene, as_sent, scene_of, sent_to
 from cesar_lab.data.datasets import require
 from cesar_lab.data.samples import Dataset, Samples, Task
 from cesar_lab.learn.tasks import loss, sample_losses
@@ -143,8 +143,7 @@ class Judge:
 def received(scene: Scene, attacker: int) -> tuple[list[int], NDArray[np.float32]]:
     """The attacker's neighbours and their models as it can piece them together: (neighbours, d)."""
     neighbours, sent = sent_to(scene, attacker)
-    models = scene.recorded.models
-    return neighbours, np.where(sent, models[neighbours], models[attacker])
+    return neighbours, np.where(sent, as_sent(scene, attacker), scene.recorded.models[attacker])
 
 
 def partial_means(models: NDArray[np.float32]) -> NDArray[np.float32]:
