@@ -256,3 +256,11 @@ def test_the_note_on_noise_has_the_figures_of_its_runs():
                 shown = (f"{one['auc']:.3f} ± {one['auc_error']:.3f}" for one in (last, first))
                 assert f"| {accuracy} | {' | '.join(shown)} |" in note, folder.name
                 assert accuracy in page or folder.name == "unclipped"
+
+
+def test_the_note_on_liars_has_the_figures_of_its_runs():
+    note = (DOCS / "design" / "024-liars-in-numbers.md").read_text(encoding="utf-8")
+    shown = dict(re.findall(r"^\| .*`(\w+)` \| (.*) \|$", note, re.MULTILINE))
+    for folder in sorted((DOCS / "results" / "liars").iterdir()):
+        found = figures(folder, seeds=1)
+        assert shown[folder.name] == " | ".join(found.get(name, "–") for name in ("cells, votes", "cells"))
