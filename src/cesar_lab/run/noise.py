@@ -21,7 +21,7 @@ from cesar.sim.ensemble import Ensemble, RoundResult, Tally
 from cesar.sim.faults import Crashes
 from cesar.sim.nodes import Models
 from cesar.sim.wires import Wires
-from cesar_lab.run.pairwise import mixing_matrix
+from cesar_lab.run.pairwise import weights_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +77,8 @@ class Gossip:
         Independent numbers ξ are projected on what is orthogonal to the weights w, n = ξ − w·(w·ξ)/|w|². That takes w_j²/|w|² of a variance, so ξ is larger by as much as
         the neighbour with the largest weight loses.
         """
-        receivers = [sender, *sorted(graph[sender])]
-        weights = mixing_matrix(graph)[receivers, sender].astype(np.float32)
+        receivers = weights_of(graph, sender)
+        weights = np.array([*receivers.values()], dtype=np.float32)
         share = np.square(weights) / np.square(weights).sum()
         draw = seeds.generator("zip", RoundNo(round_), sender)
         drawn = draw.standard_normal((len(receivers), size), dtype=np.float32)
@@ -90,12 +90,13 @@ class Gossip:
         self, seeds: SeedTree, round_: int, graph: nx.Graph, receivers: Sequence[int], size: int
     ) -> Models:
         """(receivers, d): what Zip-DL's noises add to their averages, Σ_i W_ji·n_ij."""
-        weights, total = mixing_matrix(graph), np.zeros((len(receivers), size), dtype=np.float64)
+        total = np.zeros((len(receivers), size), dtype=np.float64)
         rows = {node: row for row, node in enumerate(receivers)}
         for sender in graph:
+            weights = weights_of(graph, sender)
             for receiver, noise in self.sent(seeds, round_, graph, sender, size).items():
                 if receiver in rows:
-                    total[rows[receiver]] += weights[receiver, sender] * noise
+                    total[rows[receiver]] += weights[receiver] * noise
         found: Models = total.astype(np.float32)
         return found
 

@@ -35,13 +35,19 @@ _NEW = 1e-9
 """A direction of unit length has to stick out that far to be a new one."""
 
 
+def weights_of(graph: nx.Graph, node: int) -> dict[int, float]:
+    """With which weight each receiver takes a node's model, itself first: Metropolis–Hastings."""
+    near = {v: 1 / (1 + max(graph.degree[node], graph.degree[v])) for v in sorted(graph[node])}
+    return {node: 1 - sum(near.values()), **near}
+
+
 def mixing_matrix(graph: nx.Graph) -> Losses:
-    """W of D-PSGD: Metropolis–Hastings weights, symmetric, rows and columns with sum 1."""
+    """W of D-PSGD: symmetric, rows and columns with sum 1."""
     weights = np.zeros((len(graph), len(graph)))
-    for u, v in graph.edges:
-        weights[u, v] = weights[v, u] = 1 / (1 + max(graph.degree[u], graph.degree[v]))
-    found: Losses = weights + np.diag(1 - weights.sum(axis=1))
-    return found
+    for node in graph:
+        for receiver, weight in weights_of(graph, node).items():
+            weights[receiver, node] = weight
+    return weights
 
 
 def exact_losses(graph: nx.Graph, steps: int) -> Losses:
