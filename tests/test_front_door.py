@@ -220,3 +220,39 @@ def test_the_first_page_has_the_figures_of_cells():
     )
     assert f"cells of four take {time['ratio_to_dpsgd']:.2f} times as long" in text
     assert f"A round takes {100 * (time['ratio_to_dpsgd'] - 1):.0f} % longer" in text
+
+
+def figures(folder, seeds=3):
+    """Accuracy in percent with its standard error over seeds, of each method in a folder of kept runs."""
+    rows = {row.title: row for row in rows_of(read_study(folder))}
+    assert {row.seeds for row in rows.values()} == {seeds}
+    return {
+        title: f"{100 * row.value:.2f}" + (f" ± {100 * row.error:.2f}" if row.error else "")
+        for title, row in rows.items()
+    }
+
+
+def test_the_note_on_noise_has_the_figures_of_its_runs():
+    note, page = (
+        (DOCS / name).read_text(encoding="utf-8") for name in ("design/023-noise-in-numbers.md", "privacy.md")
+    )
+    for folder in sorted((DOCS / "results" / "noise").iterdir()):
+        saved = json.loads((folder / "membership.json").read_text(encoding="utf-8"))["methods"]
+        areas = {one["title"]: [one["sums"][k] for k in (0, -1)] for one in saved}
+        for title, accuracy in figures(folder).items():
+            first, last = areas[title]
+            if folder.name == "methods":
+                pattern = rf"\| {re.escape(title)} \| [\d.]+ \| {accuracy} \| .* \| {first['auc']:.3f} \| {last['auc']:.3f} \|"
+                assert re.search(pattern, note), title
+            else:
+                shown = (f"{one['auc']:.3f} ± {one['auc_error']:.3f}" for one in (last, first))
+                assert f"| {accuracy} | {' | '.join(shown)} |" in note, folder.name
+                assert accuracy in page or folder.name == "unclipped"
+
+
+def test_the_note_on_liars_has_the_figures_of_its_runs():
+    note = (DOCS / "design" / "024-liars-in-numbers.md").read_text(encoding="utf-8")
+    shown = dict(re.findall(r"^\| .*`(\w+)` \| (.*) \|$", note, re.MULTILINE))
+    for folder in sorted((DOCS / "results" / "liars").iterdir()):
+        found = figures(folder, seeds=1)
+        assert shown[folder.name] == " | ".join(found.get(name, "–") for name in ("cells, votes", "cells"))

@@ -114,7 +114,7 @@ class Cells:
             (docs/design/022-weights-by-data.md).
         most_samples: no member may have more; the nearer it is to the largest, the finer is the grid of the first sum.
         metric: members may hand in a validation metric with a model; only its mean over the whole cell is seen
-            (docs/design/023-the-best-model.md).
+            (docs/design/025-the-best-model.md).
         best: whether the highest mean is the best one, or the lowest, as of a loss.
         roll_call: while they settle, cells say which cells are in their models.
         settling: nobody trains: cells average their models, in full and without sums.

@@ -419,6 +419,10 @@ def follow_runs(
             raise ConfigError(
                 f"{method.title}: who missed which of several gossip steps is not recorded; run it with crash_rate = 0"
             )
+        if method.correlated:
+            raise ConfigError(
+                f"{method.title}: every neighbour hears another model, which a filter does not follow; use cesar attack membership"
+            )
     runs = run.runs_of(experiment, directory)
     for one in runs:
         numbers = recording.numbers(one.folder)

@@ -3,7 +3,7 @@
 Paper: Section IV-B6, Fig. 7. Every node attacks a random neighbour, the victim: first the victim's model as it
 was received, then its mean with the models of one, two, … further neighbours of the attacker, in random
 order. Members are the victim's training samples, non-members samples of the test set. A value that a
-neighbour did not send counts as the attacker's own, as it does in the attacker's own average.
+neighbour did not send counts as the attacker's own, as it does in the attacker's own average. In cells every node is a victim, and the last model is that of its cell, which is public.
 
 The area under the ROC curve needs no threshold: it is the probability that a member has a lower loss than a
 non-member. With a non-IID partition a model gives away its classes first. So the area is also measured
@@ -28,8 +28,9 @@ from torch import nn
 
 from cesar.base.errors import DataError
 from cesar.base.seeds import SeedTree
+from cesar.graph.cells import CELLS
 from cesar.peer.api.flat import Layout, bind
-from cesar_lab.attack.view import Scene, scene_of, sent_to
+from cesar_lab.attack.view import Scene, as_sent, scene_of, sent_to
 from cesar_lab.data.datasets import require
 from cesar_lab.data.samples import Dataset, Samples, Task
 from cesar_lab.learn.tasks import loss, sample_losses
@@ -143,8 +144,7 @@ class Judge:
 def received(scene: Scene, attacker: int) -> tuple[list[int], NDArray[np.float32]]:
     """The attacker's neighbours and their models as it can piece them together: (neighbours, d)."""
     neighbours, sent = sent_to(scene, attacker)
-    models = scene.recorded.models
-    return neighbours, np.where(sent, models[neighbours], models[attacker])
+    return neighbours, np.where(sent, as_sent(scene, attacker), scene.recorded.models[attacker])
 
 
 def partial_means(models: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -206,10 +206,14 @@ def infer_membership(
                 samples=samples,
                 seeds=SeedTree(seed),
             )
-            areas = [
-                _attack(scene_of(experiment, method, one.seed, recording.read(one.folder, n)), judge, seed)
-                for n in wanted[one.folder]
-            ]
+            recorded = (recording.read(one.folder, number) for number in wanted[one.folder])
+            if method.name == CELLS:
+                cells = method.cells().plan(experiment.topology.nodes, seed=one.seed).cells
+                areas = [_attack_cells(found, cells, judge, seed) for found in recorded]
+            else:
+                areas = [
+                    _attack(scene_of(experiment, method, one.seed, found), judge, seed) for found in recorded
+                ]
             rows.extend(np.ma.masked_invalid(np.stack(areas)).mean(axis=0).filled(np.nan))
         results.append(_result(method, wanted[runs[0].folder], np.stack(rows)))
     return results
@@ -241,6 +245,25 @@ def _attack(scene: Scene, judge: Judge, seed: int) -> NDArray[np.float64]:
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(one, range(nodes)))
+    return areas
+
+
+def _attack_cells(
+    recorded: recording.RecordedRound, cells: Sequence[Sequence[int]], judge: Judge, seed: int
+) -> NDArray[np.float64]:
+    """(nodes, nodes, 2): every node is a victim. The last area is that of its cell's model after the round, with its noise, as everybody sees it;
+    those before are of means with other members' models, which nobody sees.
+    """
+    nodes = len(recorded.models)
+    areas = np.full((nodes, nodes, 2), np.nan)
+    assert recorded.common is not None
+    for cell in cells:
+        for victim in cell:
+            order = SeedTree(seed).generator("order", victim).permutation([n for n in cell if n != victim])
+            models = partial_means(recorded.models[[victim, *order]])
+            models[-1] = recorded.common[victim]
+            found = judge.judge(models, victim)
+            areas[victim, : len(found)] = [(area.all_classes, area.own_classes) for area in found]
     return areas
 
 

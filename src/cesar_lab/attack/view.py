@@ -6,7 +6,7 @@ run's seed, by the simulator's own code: the method, and who crashed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,6 +33,7 @@ class Scene:
 
     Attributes:
         true: (n, d), the models without noise; what entered the averaging is in the recording.
+        sent: (sender, receiver) → what the noise that is meant for this receiver adds; it is in no recording.
         method: settled for the round's graph.
         steps: how often it averages in a round.
         leaves: which frames left their senders.
@@ -41,6 +42,7 @@ class Scene:
 
     recorded: RecordedRound
     true: NDArray[np.float32]
+    sent: Callable[[int, int], NDArray[np.float32] | float]
     method: Method
     steps: int
     leaves: Departure
@@ -64,14 +66,32 @@ def scene_of(experiment: Experiment, section: MethodTable, seed: int, recorded: 
     if recorded.number > experiment.rounds:
         method = method.settled(experiment.settle_share, mean_degree(graph))
     crashes = run.faults_of(experiment).draw(seed, round_, nodes)
+    gossip = run.gossip_of(experiment, section, seed)
+
+    def sent(sender: int, receiver: int) -> NDArray[np.float32] | float:
+        if not gossip.correlated:
+            return 0.0
+        return gossip.sent(SeedTree(seed), round_, graph, sender, size)[receiver]
+
     return Scene(
         recorded=recorded,
-        true=recorded.models - section.gossip.drawn(SeedTree(seed), round_, range(nodes), size),
+        true=recorded.models - gossip.drawn(SeedTree(seed), round_, range(nodes), size),
+        sent=sent,
         method=method.for_graph(graph),
         steps=section.gossip_steps,
         leaves=kinds_that_leave(crashes, round_, neighbourhoods(graph), SeedTree(seed)),
         crashed=frozenset(map(int, crashes)),
     )
+
+
+def as_sent(scene: Scene, receiver: int) -> NDArray[np.float32]:
+    """The models of a receiver's neighbours, ascending, as they were sent to it: (neighbours, d)."""
+    return np.stack(
+        [
+            scene.recorded.models[node] + scene.sent(node, receiver)
+            for node in sorted(scene.recorded.graph[receiver])
+        ]
+    ).astype(np.float32)
 
 
 def sent_to(scene: Scene, receiver: int) -> tuple[list[int], Flags]:
@@ -162,9 +182,10 @@ def view_of(scenes: Sequence[Scene], receiver: int) -> View:
     size = scenes[0].recorded.models.shape[1]
     sent = np.zeros((len(held), len(members), size), dtype=np.bool_)
     sums = np.zeros((len(held), size))
+    heard = [as_sent(scene, receiver) for scene in scenes]
     for e, (t, neighbours, flags) in enumerate(held):
         sent[e, np.searchsorted(members, neighbours)] = flags
-        models = scenes[t].recorded.models[neighbours]
+        models = heard[t]
         sums[e] = np.where(flags, models, 0.0).sum(axis=0, dtype=np.float64)
     return View(
         members=members,

@@ -17,6 +17,7 @@ from cesar.methods.settings import MethodSection, Section, check, read_toml
 from cesar.sim.faults import CrashPoint
 from cesar_lab.run.attackers import Attack
 from cesar_lab.run.noise import Gossip
+from cesar_lab.run.pairwise import Pairs, Target
 
 
 class DataSection(Section):
@@ -143,32 +144,66 @@ class LoggingSection(Section):
 
 
 class MethodTable(MethodSection):
-    """How to average in simulations, where models may get noise that averages out in several gossip steps, and D-PSGD may clip
-    what it hears so that `clip` lying neighbours do little harm.
+    """How to average in simulations, where models may get noise that averages out in several gossip steps (Muffliato) or cancels (Zip-DL), and D-PSGD may
+    clip what it hears so that `clip` lying neighbours do little harm. Noise has a size, or follows from an ε between nodes.
     """
 
     noise: Annotated[float, Field(ge=0)] = 0.0
     gossip_steps: Annotated[int, Field(ge=1)] = 1
     clip: Annotated[int, Field(ge=0)] = 0
+    correlated: bool = False
+    epsilon: float | None = None
+    delta: float = 1e-5
+    bound: float | None = None
+    pairs: Pairs = "max"
 
     @model_validator(mode="after")
     def _noise_fits(self) -> Self:
-        if (self.noise or self.gossip_steps > 1 or self.clip) and (
-            self.name != "dpsgd" or self.sparsifier is not None
-        ):
+        special = (
+            self.noise or self.gossip_steps > 1 or self.clip or self.epsilon is not None or self.correlated
+        )
+        if special and (self.name != "dpsgd" or self.sparsifier is not None):
             raise ValueError("noise, gossip_steps and clip go with dpsgd that shares everything")
+        if (self.correlated or self.epsilon is not None) and self.weights == "arrived":
+            raise ValueError(
+                'correlated and epsilon need the weights of the graph; leave out weights = "arrived"'
+            )
+        if self.epsilon is None and (self.bound is not None or self.delta != 1e-5 or self.pairs != "max"):
+            raise ValueError("bound, delta and pairs go with epsilon, from which the noise follows")
+        if self.epsilon is not None and (self.noise or self.correlated):
+            raise ValueError(
+                "give epsilon or noise, not both: the noise follows from epsilon; correlated goes with noise"
+            )
+        try:
+            self.target, self.gossip  # noqa: B018 (they check)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
         return self
 
     def _special(self) -> list[str]:
-        noise = [f"noise{self.noise:g}"] if self.noise else []
+        noise = [f"{'zip' if self.correlated else 'noise'}{self.noise:g}"] if self.noise else []
+        target = [f"epsilon{self.epsilon:g}", self.pairs] if self.epsilon is not None else []
         steps = [f"{self.gossip_steps}steps"] if self.gossip_steps > 1 else []
         clip = [f"clip{self.clip}"] if self.clip else []
-        return [*super()._special(), *noise, *steps, *clip]
+        return [*super()._special(), *noise, *target, *steps, *clip]
+
+    @property
+    def target(self) -> Target | None:
+        """The ε between nodes from which the noise follows."""
+        if self.epsilon is None:
+            return None
+        return Target(epsilon=self.epsilon, bound=self.bound or 0.0, delta=self.delta, pairs=self.pairs)
 
     @property
     def gossip(self) -> Gossip:
-        """How its rounds average."""
-        return Gossip(noise=self.noise, steps=self.gossip_steps, clip=self.clip)
+        """How its rounds average; without the noise that follows from a target (`execute.gossip_of`)."""
+        return Gossip(
+            noise=self.noise,
+            steps=self.gossip_steps,
+            clip=self.clip,
+            correlated=self.correlated,
+            bound=self.bound or 0.0,
+        )
 
 
 class Experiment(Section):
@@ -236,6 +271,22 @@ class Experiment(Section):
                 replace(method.cells(), noise=NoiseSpec(multiplier=1.0, sensitivity=1.0, bound=1.0))
             except ConfigError as error:
                 raise ValueError(f"{method.title}: {error}") from None
+        return self
+
+    @model_validator(mode="after")
+    def _gossip_fits(self) -> Experiment:
+        for method in self.method:
+            if method.correlated and (self.faults.crash_rate or self.settle_rounds):
+                raise ValueError(
+                    f"{method.title}: correlated noise cancels only if all neighbours get their part in every round; leave out crash_rate and settle_rounds"
+                )
+            if method.pairs == "mean" and (
+                self.faults.crash_rate or self.settle_rounds or self.topology.dynamic
+            ):
+                raise ValueError(
+                    f'{method.title}: pairs = "mean" is for one graph on which all nodes average and train in every round; leave out crash_rate, settle_rounds '
+                    'and dynamic, or use pairs = "max"'
+                )
         return self
 
     @model_validator(mode="after")

@@ -51,6 +51,8 @@ from cesar_lab.run.config import Experiment, MethodTable, parse
 from cesar_lab.run.host import Setup
 from cesar_lab.run.journal import Journal, Row, write_json
 from cesar_lab.run.machine import machine, peak_rss_bytes
+from cesar_lab.run.noise import Gossip
+from cesar_lab.run.pairwise import Losses, exact_losses
 from cesar_lab.run.privacy import BUDGET_FILE, Budget, multiplier_for
 from cesar_lab.run.simulation import BackendFactory, RoundRecord, Simulation, local_backend
 
@@ -233,12 +235,39 @@ def _setup(
         method=method,
         faults=faults_of(experiment),
         seed=run.seed,
-        gossip=run.method.gossip,
+        gossip=gossip_of(experiment, section, run.seed),
         attackers=_attackers(experiment, run),
         budget=budget,
+        spent=_spent(experiment, section, run.seed),
         settle_from=experiment.rounds,
         settle_share=experiment.settle_share,
     )
+
+
+def gossip_of(experiment: Experiment, section: MethodTable, seed: int) -> Gossip:
+    """How the rounds of a run average, with the noise that a target asks for on its graph."""
+    target = section.target
+    if target is None:
+        return section.gossip
+    sigma = target.sigma(_losses(experiment, section, seed), experiment.all_rounds)
+    return replace(section.gossip, noise=sigma)
+
+
+def _losses(experiment: Experiment, section: MethodTable, seed: int) -> Losses:
+    """Of all pairs in one round. The largest is 1, for neighbours hear what a node sends: it needs no graph."""
+    nodes = experiment.topology.nodes
+    if section.pairs == "max":
+        return np.ones((nodes, nodes))
+    return exact_losses(graph_of(experiment, seed)(0), section.gossip_steps)
+
+
+def _spent(experiment: Experiment, section: MethodTable, seed: int) -> Callable[[int], float] | None:
+    """ε between nodes after so many rounds; None without a target."""
+    target = section.target
+    if target is None:
+        return None
+    losses, sigma = _losses(experiment, section, seed), gossip_of(experiment, section, seed).noise
+    return lambda rounds: target.spent(sigma, losses, rounds)
 
 
 def budget_of(
@@ -370,6 +399,8 @@ def _train(
             metrics = simulation.evaluate(experiment.test_samples(done), experiment.evaluation.summaries)
             if setup.budget is not None:
                 metrics["epsilon"] = setup.budget.epsilon(min(done, experiment.rounds))
+            if setup.spent is not None:
+                metrics["epsilon"] = setup.spent(done)
             row = journal.test(done, metrics, time.perf_counter() - started)
             for observer in observers:
                 observer.tested(row)
@@ -386,7 +417,7 @@ def _summary(experiment: Experiment, run: Run, setup: Setup) -> dict[str, object
         "title": run.method.title,
         "method": run.method.name,
         "sparsifier": run.method.sparsifier,
-        "settings": repr(setup.method),
+        "settings": repr(setup.method) + (f" {setup.gossip!r}" if setup.gossip != Gossip() else ""),
         "seed": run.seed,
         "nodes": len(setup.parts),
         "rounds": experiment.rounds,

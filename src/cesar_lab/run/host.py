@@ -71,6 +71,7 @@ class Setup:
         parts: for each node the rows of the training set that are its own.
         graph: the aggregation graph of a round.
         dynamic: whether the graph changes from round to round.
+        spent: ε between nodes after so many rounds, where noise follows from a target.
         settle_from: from this round on nodes average without training, `settle_share` of their models.
     """
 
@@ -86,6 +87,7 @@ class Setup:
     gossip: Gossip = field(default_factory=Gossip)
     attackers: Attackers | None = None
     budget: Budget | None = None
+    spent: Callable[[int], float] | None = None
     settle_from: int | None = None
     settle_share: float = 0.3
 
@@ -266,10 +268,12 @@ class Host:
         before: Models | None = None
         if given is not models:
             before = given  # the first round's models are kept as they are: with them cells learn where training begins
-        elif self._ranks_change or self._setup.attackers:
+        elif self._ranks_change or self._setup.attackers or self._setup.gossip.bound:
             before = models.copy()
         self._reference = before if self._ranks_change or given is not models else None
         self._cohort.train(models, round_)
+        if before is not None:
+            self._setup.gossip.bounded(before, models)
         if self._setup.attackers is not None:
             assert before is not None
             self._setup.attackers.lie(before, models)
@@ -285,18 +289,24 @@ class Host:
             self._ensemble.use_method(self._setup.method_of(round_))
         if self._setup.dynamic:
             self._ensemble.use_graph(self._setup.graph(round_))
-        gossip = self._setup.gossip
+        gossip, seeds, size = self._setup.gossip, SeedTree(self._setup.seed), self._setup.size
         result = yield from average(
             self._ensemble,
             gossip,
             self._models,
             round_=round_,
-            noise=gossip.drawn(SeedTree(self._setup.seed), round_, self._nodes, self._setup.size),
+            noise=gossip.drawn(seeds, round_, self._nodes, size),
             reference=self._reference,
             memory=self._memory if self._setup.remembers else None,
             crashes=self._setup.crashes(round_, self._count),
             out=self._spare,
         )
+        if (
+            gossip.correlated
+        ):  # averages are linear, so what the noises of all senders add to them can be added afterwards
+            result.last.vectors[:] += gossip.heard(
+                seeds, round_, self._setup.graph(round_), self._nodes, size
+            )
         if gossip.clip and not self._settling:
             result.last.vectors[:] = clipped_gossip(result.entered, self._setup.graph(round_), gossip.clip)
         self._models, self._spare = result.last.vectors, self._models

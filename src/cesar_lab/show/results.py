@@ -127,7 +127,7 @@ def shares_all(method: MethodTable) -> bool:
 
 
 def _is_plain(method: MethodTable) -> bool:
-    return method.name == "dpsgd" and not method.noise and method.gossip_steps == 1
+    return method.name == "dpsgd" and not method.noise and method.epsilon is None and method.gossip_steps == 1
 
 
 def _row(study: Study, method: MethodTable, full: float | None) -> MethodRow:

@@ -13,12 +13,14 @@ import cesar
 from cesar.base.seeds import SeedTree
 from cesar.cli.root import app
 from cesar.methods.noise import NoiseSpec
+from cesar_lab.attack.inference import Judge, infer_membership
 from cesar_lab.data import datasets
 from cesar_lab.learn import models
 from cesar_lab.learn.private import clipped_sum, poisson_batch
 from cesar_lab.learn.tasks import loss
+from cesar_lab.run import recording
 from cesar_lab.run.config import parse
-from cesar_lab.run.execute import execute
+from cesar_lab.run.execute import build_model, execute
 from cesar_lab.run.privacy import Budget, epsilon, multiplier_for
 from cesar_lab.show.report import write_report
 
@@ -132,3 +134,18 @@ def test_a_run_with_noise_learns_and_says_what_it_spends(tmp_path):
 def test_what_is_refused(change, words):
     with pytest.raises(cesar.ConfigError, match=words):
         parse({**BASE, **change})
+
+
+def test_the_model_of_a_cell_is_attacked_as_everybody_sees_it(tmp_path):
+    """Two cells of four: the last area is that of the cell's model after the round, whose noise is no member's."""
+    experiment = parse({**BASE, "rounds": 2, "evaluation": {"every": 2}, "recording": {"last": 1}})
+    execute(experiment, tmp_path, workers=1)
+    (result,) = infer_membership(tmp_path, samples=40)
+    assert [point.models for point in result.sums] == [1, 2, 3, 4]
+    folder, data = tmp_path / "cells-full-of4" / "seed-1", datasets.load("digits")
+    recorded, parts = recording.read(folder, 2), recording.read_partition(folder)
+    judge = Judge(data, build_model(experiment, data, 1), parts, samples=40, seeds=SeedTree(1))
+    found = [judge.judge(recorded.common[[node]], node)[0].all_classes for node in range(8)]
+    assert result.sums[-1].auc == pytest.approx(np.mean(found))
+    found = [judge.judge(recorded.models[[node]], node)[0].all_classes for node in range(8)]
+    assert result.sums[0].auc == pytest.approx(np.mean(found))
