@@ -108,7 +108,7 @@ def bench_peers(
             requests={},
             host="127.0.0.1",
             port=_free_ports(peers),
-            days=1,
+            days=90,
         )
         Network.create(folder, plan, datetime.now(UTC))
         progress("throughput of mutual TLS on this machine")
