@@ -41,7 +41,7 @@ def train(folder: Path, model: nn.Module, data: Dataset, settings: argparse.Name
                 noise_multiplier=settings.noise,
                 max_grad_norm=settings.clip,
             )
-        peer.start_from(model)  # the same first model at every site
+        peer.start_from(model)  # every site passes the same first model
         for epoch in range(settings.epochs):
             for inputs, labels in loader:
                 optimiser.zero_grad()

@@ -25,7 +25,7 @@ def train(folder: Path, model: nn.Module, steps: int) -> None:
     with cesar.Peer.join(folder) as peer:
         own = torch.arange(peer.id, 1500, peer.peers)  # the last 297 samples are for the test
         generator = torch.Generator().manual_seed(peer.id)
-        peer.start_from(model)  # the same first model at every site
+        peer.start_from(model)  # every site passes the same first model
         for _ in range(steps):
             rows = own[torch.randint(len(own), (16,), generator=generator)]
             loss = nn.functional.cross_entropy(model(inputs[rows]), targets[rows])
@@ -34,7 +34,7 @@ def train(folder: Path, model: nn.Module, steps: int) -> None:
             optimiser.step()
             if peer.due():  # every few steps, as peer.toml says
                 peer.average(model)  # in place
-        peer.settle(model)  # average without training: all sites end with one model
+        peer.settle(model)  # a few last rounds without training, so that all end with one model
         accuracy = (model(inputs[1500:]).argmax(1) == targets[1500:]).float().mean().item()
         print(f"peer {peer.id}: accuracy {accuracy:.3f} after {peer.round} rounds", flush=True)
 

@@ -51,7 +51,7 @@ def train(peer: cesar.Peer | None, place: tuple[int, ...], steps: int) -> None:
     parallel = DistributedDataParallel(model) if ranks > 1 else model
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
     if peer is not None:
-        peer.start_from(model)  # the same first model at every site
+        peer.start_from(model)  # every site passes the same first model
     draw = torch.Generator().manual_seed(100 * site + rank)
     for step in range(1, steps + 1):
         rows = own[torch.randint(len(own), (16,), generator=draw)]

@@ -61,12 +61,12 @@ def test_no_python_block_is_overlooked(path):
 
 LOOP = """\
 with cesar.Peer.join(folder) as peer:
-peer.start_from(model)  # the same first model at every site
+peer.start_from(model)  # every site passes the same first model
 for batch in loader:
 train_step(model, batch)
 if peer.due():  # every few steps, as peer.toml says
 peer.average(model)  # in place
-peer.settle(model)  # average without training: all sites end with one model
+peer.settle(model)  # a few last rounds without training, so that all end with one model
 """
 
 

@@ -1,12 +1,12 @@
 """Peer: secure averaging in a few lines of a training loop.
 
     with cesar.Peer.join(folder) as peer:
-        peer.start_from(model)  # the same first model at every site
+        peer.start_from(model)  # every site passes the same first model
         for batch in loader:
             train_step(model, batch)
             if peer.due():  # every few steps, as peer.toml says
                 peer.average(model)  # in place
-        peer.settle(model)  # average without training: all sites end with one model
+        peer.settle(model)  # a few last rounds without training, so that all end with one model
 
 All peers of a process share one event loop on a thread of its own; the calls here wait for it.
 """
