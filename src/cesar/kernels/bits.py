@@ -135,13 +135,6 @@ def at_least(sets: Iterable[BitWords], threshold: int, words: int) -> BitWords:
     return enough
 
 
-def without(one: BitWords, other: BitWords) -> BitWords:
-    """Positions that are in the first set and not in the other."""
-    out: BitWords = memory.empty(len(one), np.uint64)
-    np.bitwise_not(other, out=out)
-    return np.bitwise_and(one, out, out=out)
-
-
 def both(one: BitWords, other: BitWords) -> BitWords:
     """Positions that are in both sets."""
     out: BitWords = memory.empty(len(one), np.uint64)
