@@ -53,6 +53,8 @@ class Site:
             offer.task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await offer.task
+        if self.peer.cells._saving is not None:  # a thread of this process, which cannot be killed
+            await asyncio.wait({self.peer.cells._saving})
         await self.peer.close()
 
 

@@ -1050,5 +1050,8 @@ class CellRounds:
             offer.task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await offer.task
+        # Nothing may write once this has returned: somebody may remove the folder, or start another process with it.
+        if pending := {job for job in (self._saving, *self._jobs) if job is not None}:
+            await asyncio.wait(pending)
         if self._node is not None and not self._node.fresh:
             await self._keep_quietly()
