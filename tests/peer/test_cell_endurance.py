@@ -141,9 +141,8 @@ def play(fleet, board, rounds, draw):
     return stops, cuts, time.monotonic() - begin
 
 
-@pytest.mark.parametrize(
-    "rounds", [pytest.param(12, id="short"), pytest.param(500, marks=pytest.mark.slow, id="soak")]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("rounds", [12, 500])
 def test_nothing_is_lost_and_nothing_counts_twice(rounds, tmp_path):
     why = no_namespaces()
     with contextlib.ExitStack() as stack:
