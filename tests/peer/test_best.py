@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 
 import numpy as np
 import pytest
@@ -104,9 +105,10 @@ def test_a_module_takes_the_best_model(tmp_path):
     """In a training loop: four sites as threads, and at the end everybody has the best common model, not the last."""
     network = cell_network(tmp_path / "net", 4, 4, more="ring_bits = 32\nmetric = true\n", rounds=PATIENT)
 
+    first = torch.nn.Linear(20, 3)
+
     def site(node):
-        torch.manual_seed(0)
-        model = torch.nn.Linear(20, 3)
+        model = copy.deepcopy(first)  # sites are threads here, and would share a generator
         with cesar.Peer.join(network.folder / f"peer-{node}") as peer:
             assert not peer.load_best(model)
             peer.start_from(model)
