@@ -158,7 +158,7 @@ class CellNode:
         self,
         round_: RoundNo,
         place: CellPlace,
-        vector: Vector,
+        vector: Vector | None,
         *,
         reference: Vector | None = None,
         out: Vector | None = None,
@@ -169,7 +169,8 @@ class CellNode:
         """Start a round, or another attempt at the current one with fresh seeds.
 
         Args:
-            vector: the model after local training, which began at the last result: the common model and what is unsent.
+            vector: the model after local training, which began at the last result: the common model and what is unsent. None to go on
+                with these as they are, for a round that is begun anew while training goes on.
             reference: in the first round the common model, by default zero; later it is not looked at.
             out: memory for the new model; it must not overlap `vector`.
             metric: of this model, where members hand one in; None if there is none this time.
@@ -179,6 +180,8 @@ class CellNode:
         """
         self._check(round_, place, vector, metric)
         if self._state is None:
+            if vector is None:
+                raise LocalProtocolError(f"node {self.id} has no common model yet")
             common = np.zeros(self.size, dtype=np.float32) if reference is None else reference
             self._state = CellState.start(common, self._method.blocks(self.size))
         state = self._state
@@ -188,8 +191,7 @@ class CellNode:
             if self._own_pace and self._inbox.running and self._number == round_:
                 agreed = self._round.agreed  # others have said it once, and go by it
             self.close()
-        with np.errstate(over="ignore", invalid="ignore"):
-            change = vector - state.common
+        change = state.unsent if vector is None else self._trained(vector)
         noise = None if self._method.settling else self._method.noise
         exponents = ring.exponents_of(change, self.edges)
         if noise is not None:  # what is announced must not depend on the data
@@ -199,8 +201,7 @@ class CellNode:
             state.unsent = change
         given_up = state.given_up(place, self._method.patience)
         members = tuple(n for n in place.members if n not in given_up)
-        lost = None if self._method.settling else state.take_doubt_back(members)
-        if lost is not None:
+        if not self._method.settling and state.take_doubt_back(members):
             exponents = ring.exponents_of(state.unsent, self.edges)
         self._round = CellRound(
             self._method,
@@ -219,10 +220,8 @@ class CellNode:
         )
         if agreed is not None:
             self._round.agreed = agreed
-        if lost is not None:
-            self._round.discard(lost)
         self._number, self.ledger, self.selected = round_, Ledger(), self._round.chosen
-        self._out = np.empty_like(vector) if out is None else out
+        self._out = np.empty_like(state.common) if out is None else out
         for sender, payload in self._inbox.open(round_):
             try:
                 self.receive(sender, payload)
@@ -240,12 +239,20 @@ class CellNode:
                     self._events.append(FrameRejected(error=error))
         self._settle()
 
-    def _check(self, round_: RoundNo, place: CellPlace, vector: Vector, metric: float | None) -> None:
+    def _trained(self, vector: Vector) -> Vector:
+        """What a model has that the common one has not. If a round has thrown something away and ended without a result, or was begun
+        anew, the model still has that: it is taken out, so that it is in no sum again.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            change: Vector = vector - self.state.common
+            return change if self.state.thrown is None else change - self.state.thrown
+
+    def _check(self, round_: RoundNo, place: CellPlace, vector: Vector | None, metric: float | None) -> None:
         self._inbox.check(round_)
         self._method.check_metric(metric)
         if place.node != self.id:
             raise LocalProtocolError(f"node {self.id} was given the place of node {place.node}")
-        if vector.shape != (self.size,):
+        if vector is not None and vector.shape != (self.size,):
             raise DataError(f"the model has {len(vector)} parameters, but the network averages {self.size}")
 
     def inherit(self, other: CellNode) -> None:

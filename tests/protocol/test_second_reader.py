@@ -166,7 +166,7 @@ def each_for_itself(running, found, claims):
     mine = found.concerns(state.claim) and any(state.claim.digests[k] for k in found.disputed)
     if me in found.behind or mine:
         everything = mine or found.behind[me] is None
-        running._discard(state.throw_away(running._attempt.round_, everything=everything))
+        state.throw_away(running._attempt.round_, everything=everything)
         return False
     state.fallback = None
     return True

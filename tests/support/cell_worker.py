@@ -50,7 +50,7 @@ def take_part(folder: Path, nodes: int, last: Path, namespace: str | None, pause
         while worker.wanted(last, -1) or trained < 1:
             time.sleep(pause)
             if trained < ATOMS:
-                (folder / PHASE).write_text(str(trained + 1))  # before it is trained: no place is used twice
+                count(folder, trained + 1)  # before it is trained: no place is used twice
                 model[own][trained] += 1
                 trained += 1
             report = peer.average_vector(model)
@@ -116,7 +116,14 @@ def held(peer: Peer) -> dict[str, object]:
 def phases(folder: Path) -> int:
     """How many local phases a site has begun, in all its lives."""
     path = folder / PHASE
-    return int(path.read_text() or 0) if path.exists() else 0
+    return int(path.read_text()) if path.exists() else 0
+
+
+def count(folder: Path, phases: int) -> None:
+    """Write down how many local phases were begun; whoever is killed here leaves the old number, not an empty file."""
+    draft = folder / f"{PHASE}.new"
+    draft.write_text(str(phases))
+    draft.replace(folder / PHASE)
 
 
 def missing(own: NDArray[np.float32], trained: int, known: set[int]) -> list[int]:

@@ -368,7 +368,6 @@ class CellRound:
         self._models: dict[bytes, memoryview] = {}
         self._vouched: dict[bytes, set[object]] = {}
         self._report = CellReport()
-        self._discarded: Vector | None = None
         self._doubted: Doubt | None = None  # as it was before anything was thrown away
         self.outbox.add(
             partial(self._make_agree, state.claim, state.losses)
@@ -657,7 +656,7 @@ class CellRound:
         astray = any(found.behind[n] is None or not found.concerns(claims[n]) for n in behind)
         everything = unlike or astray or bool(found.disputed) or not found.concerns(state.claim)
         self._doubted = state.doubt
-        self._discard(state.throw_away(self._attempt.round_, everything=everything))
+        state.throw_away(self._attempt.round_, everything=everything)
         self._hide()
         return False
 
@@ -746,9 +745,6 @@ class CellRound:
         still = [k for k in lacking if not self._state.claim.digests[k]]
         return frozenset(self._standing.holders[k][0] for k in still if self._standing.holders.get(k))
 
-    def _discard(self, values: Vector) -> None:
-        self._discarded = values if self._discarded is None else self._discarded + values
-
     def _on_missed(self, sender: NodeId, body: memoryview) -> None:
         if self.phase is not CellPhase.CATCH_UP or self._standing is None:
             return
@@ -774,7 +770,7 @@ class CellRound:
             summed = np.where(bits.to_bools(answered, self._size), doubted.values, np.float32(0))
             refused = self._method.robust and change.offer is None  # by most
             if refused != thrown:
-                self._discard(summed if refused else -summed)
+                state.discard(summed if refused else -summed)
             if not thrown:
                 state.unsent -= summed
                 self._hide()
@@ -1663,12 +1659,10 @@ class CellRound:
             state.fallback = state.unsent.copy()
         if self._method.noise is not None and not self._method.settling:
             state.forget()
-        if self._discarded is not None and not self._discarded.any():
-            self._discarded = None
         unsure = 0 if state.doubt is None else bits.count(state.doubt.positions)
         metric = state.metric if self._applied else None
         return replace(
-            self._report, summed=tuple(summed), unsure=unsure, metric=metric, discarded=self._discarded
+            self._report, summed=tuple(summed), unsure=unsure, metric=metric, discarded=state.take_thrown()
         )
 
     def _settle_handed(self, summed: frozenset[NodeId]) -> None:
@@ -1680,7 +1674,7 @@ class CellRound:
         for keeper, piece in zip(members, self._slices, strict=True):
             if keeper in summed:
                 if self._poll.refused:
-                    self._discard(self._at(piece, state.unsent))
+                    state.discard(self._at(piece, state.unsent))
                 clear_at(state.unsent, piece.members, piece.base)
                 if state.hidden is not None:
                     clear_at(state.hidden, piece.members, piece.base)
@@ -1699,10 +1693,6 @@ class CellRound:
         found = vector.copy()
         clear_at(found, piece.members, piece.base)
         return vector - found
-
-    def discard(self, values: Vector) -> None:
-        """Count what was thrown away before the round began."""
-        self._discard(values)
 
 
 _ANSWERS = (

@@ -79,6 +79,8 @@ class CellState:
         fallback: E as it was when the last gathering had ended; None once all members hold the same model.
         losses: what this member has thrown away and when, in a few bytes. Members add up only if all of them have thrown away the
             same: otherwise a number would be in a sum without those of others that were trained beside it.
+        thrown: what was thrown away and is in no report yet; None for nothing. A round that is begun anew, or ends without an outcome,
+            leaves it to the next one.
         absent: member → rounds in a row in which it was not heard.
         scores: the cell's score of every block, as codes; empty where there are no blocks.
         scored: the members with whose scores this member's were added up last.
@@ -103,6 +105,7 @@ class CellState:
     doubt: Doubt | None = None
     fallback: Vector | None = field(default=None, repr=False)
     losses: bytes = bytes(LOSSES_BYTES)
+    thrown: Vector | None = field(default=None, repr=False)
     absent: dict[NodeId, int] = field(default_factory=dict)
     scored: tuple[NodeId, ...] = ()
     hidden: Vector | None = field(default=None, repr=False)
@@ -183,11 +186,20 @@ class CellState:
         gone = tuple(n for n in place.view if self.absent.get(n, 0) >= patience)
         return () if place.plan.objection(n for n in place.members if n not in gone) else gone
 
-    def take_doubt_back(self, members: tuple[NodeId, ...]) -> Vector | None:
-        """Before a sum over these members: throw away what may have been seen in a sum over others; what that was."""
+    def discard(self, values: Vector) -> None:
+        """Count what is thrown away, for the next report; what is negative was not thrown away after all."""
+        self.thrown = values.copy() if self.thrown is None else self.thrown + values
+
+    def take_thrown(self) -> Vector | None:
+        """What was thrown away, to be reported; None if nothing was."""
+        found, self.thrown = self.thrown, None
+        return found if found is not None and found.any() else None
+
+    def take_doubt_back(self, members: tuple[NodeId, ...]) -> bool:
+        """Before a sum over these members: throw away what may have been seen in a sum over others; whether there was any."""
         doubt = self.doubt
         if doubt is None or doubt.members == members:
-            return None
+            return False
         lost = np.where(bits.to_bools(doubt.positions, len(self.common)), doubt.values, np.float32(0))
         self.unsent -= lost
         if self.fallback is not None:
@@ -195,10 +207,11 @@ class CellState:
         self.doubt = None
         named = np.array(doubt.members, dtype="<u4").tobytes()
         self.losses = cell_losses(b"doubt", self.losses, named, doubt.positions.astype("<u8").tobytes())
-        return lost.astype(np.float32)
+        self.discard(lost.astype(np.float32))
+        return True
 
-    def throw_away(self, round_: int, *, everything: bool) -> Vector:
-        """Take back what was trained since the last gathering, or all of E; what that was."""
+    def throw_away(self, round_: int, *, everything: bool) -> None:
+        """Take back what was trained since the last gathering, or all of E."""
         number, before = struct.pack("<I", round_), self.unsent
         if everything or self.fallback is None:
             self.unsent, self.doubt, self.fallback = np.zeros_like(before), None, None
@@ -207,7 +220,7 @@ class CellState:
             self.unsent = self.fallback.copy()
             gathered = struct.pack("<I", self.claim.round_)
             self.losses = cell_losses(b"since", self.losses, number, self.claim.base, gathered)
-        return before - self.unsent
+        self.discard(before - self.unsent)
 
     def raise_doubt(self, members: tuple[NodeId, ...], positions: BitWords) -> None:
         """These positions were handed in, and no answer came."""

@@ -32,6 +32,7 @@ class Kept:
         trained: what was trained since the last round began, and is not in `state` yet; None for nothing.
         attempts: how many rounds were begun.
         next_round, next_settling: no round below these is begun again.
+        thrown: the length of what was thrown away and is in no report yet.
     """
 
     state: CellState
@@ -39,6 +40,7 @@ class Kept:
     attempts: int = 0
     next_round: int = 0
     next_settling: int = 0
+    thrown: float = 0.0
 
 
 class CellFile:
@@ -73,24 +75,35 @@ class CellFile:
         try:
             counters = [int(count) for count in arrays.pop("counters").astype(np.int64)]
             trained = arrays.pop("trained", None)
+            thrown = float(np.asarray(arrays.pop("thrown", 0.0)).astype(np.float64))
             state = CellState.from_arrays(arrays)
-            return Kept(state, None if trained is None else np.array(trained, dtype=np.float32), *counters)
+            model = None if trained is None else np.array(trained, dtype=np.float32)
+            attempts, round_, settling = counters
+            return Kept(state, model, attempts, round_, settling, thrown)
         except (KeyError, TypeError, ValueError, DataError) as error:
             raise ConfigError(
                 f"{self._path} is damaged ({error}); remove it to go on from the common model"
             ) from None
 
-    def save(self, arrays: Arrays, trained: Vector | None, counters: tuple[int, int, int]) -> None:
+    def save(
+        self, arrays: Arrays, trained: Vector | None, counters: tuple[int, int, int], thrown: float = 0.0
+    ) -> None:
         """Make it durable.
 
         Args:
             arrays: of `CellState.to_arrays`.
             counters: attempts, next_round and next_settling of `Kept`.
+            thrown: as in `Kept`.
 
         Raises:
             OSError: it could not be; then nothing may leave.
         """
-        arrays = {**arrays, "network": self._network, "counters": np.array(counters, np.int64)}
+        arrays = {
+            **arrays,
+            "network": self._network,
+            "counters": np.array(counters, np.int64),
+            "thrown": np.array(thrown),
+        }
         if trained is not None:
             arrays["trained"] = trained
         with files.replacing(self._path, mode=0o600) as draft, draft.open("wb") as file:

@@ -28,6 +28,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -79,8 +80,8 @@ class Offer:
         metric: of the model that is offered.
         base: the model that the training code went on with; None as long as it waits.
         outcomes: of the rounds that it has taken, the last one last.
-        told: how many of these the training code knows of.
         vector: the new model.
+        thrown: what its rounds have thrown away, as far as the training code does not know of it.
         sent: bytes by category.
         disk: why nothing could be written, if so.
         error: what ended it, for the training code to know.
@@ -91,8 +92,8 @@ class Offer:
     metric: float | None = None
     base: Vector | None = field(default=None, repr=False)
     outcomes: list[AggregateReady] = field(default_factory=list)
-    told: int = 0
     vector: Vector | None = field(default=None, repr=False)
+    thrown: list[Vector] = field(default_factory=list, repr=False)
     sent: dict[str, int] = field(default_factory=dict)
     disk: str = ""
     error: CesarError | None = None
@@ -108,14 +109,17 @@ class Offer:
         """Whether it is in a sum, or part of it."""
         return any(outcome.cell is not None and outcome.cell.summed for outcome in self.outcomes)
 
-    def thrown(self, vector: Vector) -> Vector | None:
-        """What the rounds that the training code does not know of have thrown away; None if nothing. What was trained meanwhile
-        is among it: it was trained on a model that the cell does not hold.
-        """
-        cells = [outcome.cell for outcome in self.outcomes[self.told :] if outcome.cell is not None]
-        parts = [cell.discarded for cell in cells if cell.discarded is not None]
-        if parts and self.base is not None:
-            parts.append(vector - self.base)
+    def ended(self, vector: Vector, thrown: Vector | None) -> None:
+        """A round of it has ended with this model, and has thrown that away."""
+        self.vector = vector  # first: whoever sees that something was thrown away takes this model
+        if thrown is not None:
+            self.thrown.append(thrown)
+
+    def lost(self, trained: Vector | None) -> Vector | None:
+        """What was thrown away, with what was trained meanwhile: that was trained on a model that the cell does not hold."""
+        parts = [*self.thrown]
+        if parts and trained is not None:
+            parts.append(trained)
         return np.sum(parts, axis=0, dtype=np.float32) if parts else None
 
 
@@ -131,6 +135,15 @@ async def _written(write: Callable[..., None], *content: object) -> None:
         raise
 
 
+class Snapshot(NamedTuple):
+    """What is kept of one moment; see `Kept`. `number` counts them."""
+
+    number: int
+    arrays: Arrays
+    trained: Vector | None
+    thrown: float
+
+
 class Step(NamedTuple):
     """What a node wants after a step; `keep` must be durable before `out` leaves."""
 
@@ -139,7 +152,7 @@ class Step(NamedTuple):
     phase: CellPhase | None
     awaiting: frozenset[NodeId]
     deadline: float
-    keep: Arrays | None
+    keep: Snapshot | None
 
 
 class CellRounds:
@@ -186,6 +199,8 @@ class CellRounds:
         self._jobs: set[asyncio.Task[None]] = set()
         self._trained: Vector | None = None  # what was trained since the offer, as of the last call
         self._thrown = 0.0  # the length of what was thrown away, for the next report
+        self._telling = 0.0  # of what is in reports that the training code does not have yet
+        self._snapshots = self._newest = 0
         self._kept: Kept | None = None
         self._started = False  # training goes on from what was kept
         self._first_round = 0
@@ -234,8 +249,10 @@ class CellRounds:
             self._jobs.add(task := asyncio.create_task(job))
             task.add_done_callback(self._jobs.discard)
         elif self._kept is not None:
-            self._kept.state.distrust()
-            self._kept.trained = None
+            kept = self._kept
+            if kept.trained is not None:  # it is no newer
+                kept.state.unsent, kept.trained = kept.state.unsent + kept.trained, None
+            kept.state.distrust()
 
     def recall(self) -> None:
         """Go on with what another process has kept.
@@ -246,7 +263,7 @@ class CellRounds:
         self._kept = kept = self._file.load()
         if kept is not None:
             self._attempts, self._next_round = kept.attempts, kept.next_round
-            self._next_settling = kept.next_settling
+            self._next_settling, self._thrown = kept.next_settling, kept.thrown
         self._durable = self._next_round
         self._first_round = self._next_round
 
@@ -341,7 +358,11 @@ class CellRounds:
             self._land(vector)
         if offer is None or offer.over:
             offer = await self._begin_offer(vector, metric)
-            await self._wait(offer, self._budget(begin))
+            try:
+                await self._wait(offer, self._budget(begin))
+            except asyncio.CancelledError:
+                offer.base = vector.copy()  # the offer stands, and what is trained from here on is not in it
+                raise
         report = await self._end(offer, vector, begin, landed)
         self._returned = time.monotonic()
         self._tell()
@@ -404,17 +425,16 @@ class CellRounds:
 
         At once, although the offer may stand for hours: whatever is trained on the old model until then is thrown away as well.
         """
-        thrown = offer.thrown(vector)
-        offer.told = len(offer.outcomes)
-        if thrown is not None:
+        lost = offer.lost(None if offer.base is None else vector - offer.base)
+        if lost is not None:
             assert offer.vector is not None, "a round that has ended has a model"
             vector[:] = offer.vector
-            offer.base = vector.copy()
-            self._thrown = math.hypot(self._thrown, float(np.linalg.norm(thrown)))
+            offer.base, self._trained = vector.copy(), None
+            self._thrown = math.hypot(self._thrown, float(np.linalg.norm(lost)))
+            offer.thrown.clear()
 
     async def _begin_offer(self, vector: Vector, metric: float | None = None) -> Offer:
         round_ = await self._begin(vector, metric)
-        self._trained = None  # it is in the offer
         self._offer = offer = Offer(time.monotonic(), round_, metric)
         offer.task = asyncio.create_task(self._carry(offer), name=f"offer {round_}")
         return offer
@@ -469,6 +489,7 @@ class CellRounds:
                 metric=landed.metric if report.metric is None else report.metric,
                 discarded=math.hypot(report.discarded, landed.discarded),
             )
+        self._telling = 0.0  # nothing comes between what is saved now and the training code
         if over:
             if offer.summed:  # a peer that is killed while it trains goes on from here
                 self._saving = asyncio.create_task(self._keep_quietly())
@@ -490,13 +511,27 @@ class CellRounds:
         self._log(report)
         return report
 
+    def _snapshot(self, node: object) -> Snapshot:
+        """What has to be kept, all of one moment; to be called where the node works.
+
+        What was thrown away and is in no report yet is reported after a crash. What was trained beside it goes with it: it would be
+        in the next sum alone.
+        """
+        assert isinstance(node, CellNode)
+        self._snapshots += 1
+        offer, trained, thrown = self._offer, self._trained, math.hypot(self._thrown, self._telling)
+        lost = None if offer is None else offer.lost(trained)
+        if lost is not None:
+            trained = None
+        if node.state.thrown is not None:
+            lost = node.state.thrown if lost is None else lost + node.state.thrown
+        if lost is not None:
+            thrown = math.hypot(thrown, float(np.linalg.norm(lost)))
+        return Snapshot(self._snapshots, node.state.to_arrays(), trained, thrown)
+
     async def _keep(self) -> None:
         """Make durable what was trained and is in no sum yet."""
-        trained = self._trained
-        arrays = await self._runner.call(
-            lambda node: node.state.to_arrays() if isinstance(node, CellNode) else {}
-        )
-        await self._save(arrays, trained)
+        await self._save(await self._runner.call(self._snapshot))
 
     async def _keep_quietly(self) -> None:
         try:
@@ -504,10 +539,13 @@ class CellRounds:
         except OSError as error:
             self._complain(error)
 
-    async def _save(self, arrays: Arrays, trained: Vector | None) -> None:
+    async def _save(self, made: Snapshot) -> None:
         async with self._writing:
+            if made.number < self._newest:
+                return  # something newer is there already, and says what has left since
             counters = (self._attempts, self._next_round, self._next_settling)
-            await _written(self._file.save, arrays, trained, counters)
+            await _written(self._file.save, made.arrays, made.trained, counters, made.thrown)
+            self._newest = made.number
         self._durable = max(self._durable, counters[1])
         if self._disk:
             log.warning(
@@ -537,7 +575,6 @@ class CellRounds:
                     await self._begin(None, offer.metric)
                 outcome = await self._round(offer)
                 offer.outcomes.append(outcome)
-                offer.vector = outcome.vector
                 await self._keep_best(outcome)
                 self._complain_of_other_models(outcome)
                 if outcome.cell is None or outcome.cell.summed or outcome.fault is not None:
@@ -546,7 +583,7 @@ class CellRounds:
             if not files.is_about_disk(error):
                 raise
             offer.disk = self._complain(error)
-            await self._runner.call(lambda node: node.close())
+            await self._abandon(offer)
         except CesarError as error:
             offer.error = error
         finally:
@@ -578,7 +615,18 @@ class CellRounds:
         offer.task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await offer.task
-        await self._runner.call(lambda node: node.close())
+        await self._abandon(offer)
+
+    async def _abandon(self, offer: Offer) -> None:
+        """End a round without a result. It may have thrown something away: training goes on without that."""
+
+        def end(node: object) -> None:
+            assert isinstance(node, CellNode)
+            node.close()
+            if not node.fresh:
+                offer.ended(node.state.common + node.state.unsent, node.state.take_thrown())
+
+        await self._runner.call(end)
 
     def _number(self) -> RoundNo:
         """The round to begin: the next one, or where partners are already."""
@@ -614,12 +662,14 @@ class CellRounds:
             node.begin_round(
                 round_,
                 place,
-                node.state.common + node.state.unsent if vector is None else vector,
+                vector,
                 reference=reference,
                 metric=metric,
                 entropy=self._entropy(attempt),
                 deadlines=_NEVER,
             )
+            if vector is not None:
+                self._trained = None  # it is in the offer, and is kept with it
 
         await self._runner.call(begin)
         self._transport.forget_before(RoundNo(min(round_, SETTLING_FIRST)))
@@ -699,9 +749,9 @@ class CellRounds:
                 elif self._task.mode != CELL_SETTLES:
                     self._next_round -= 1
                 await self._begin(None, None if offer is None else offer.metric)
-            step = await self._runner.call(self._advance)
+            step = await self._runner.call(partial(self._advance, offer))
             if step.keep is not None:
-                await self._save(step.keep, self._trained)
+                await self._save(step.keep)
             for event in step.events:
                 if isinstance(event, FrameRejected):
                     self._reception.refused(event.error)
@@ -750,7 +800,7 @@ class CellRounds:
         settles = self._task.mode == CELL_SETTLES
         return RoundNo((SETTLING_FIRST + self._next_settling if settles else self._next_round) - 1)
 
-    def _advance(self, node: object) -> Step:
+    def _advance(self, offer: Offer | None, node: object) -> Step:
         """End what is not worth waiting for, repeat what was lost, and make the next frame."""
         assert isinstance(node, CellNode)
         now = time.monotonic()
@@ -776,11 +826,13 @@ class CellRounds:
         out = next(node.outbound(lambda to, frame: self._leaves(node, to, frame.kind)), None)
         keep = None
         if node.unsaved:
-            keep = node.state.to_arrays()
+            keep = self._snapshot(node)
             node.saved()
         events: list[Event] = []
         while (event := node.next_event()) is not None:
             events.append(event)
+            if offer is not None and isinstance(event, AggregateReady):
+                offer.ended(event.vector, None if event.cell is None else event.cell.discarded)
         return Step(out, events, node.phase, node.awaiting, deadline, keep)
 
     def _leaves(self, node: CellNode, to: NodeId, kind: Kind) -> bool:
@@ -844,6 +896,7 @@ class CellRounds:
         members = () if cell is None or not cell.summed else cell.members
         missing = tuple(sorted(node.awaiting)) if not offer.over else (() if cell is None else cell.missing)
         discarded, self._thrown = self._thrown, 0.0
+        self._telling = math.hypot(self._telling, discarded)
         unsent = 0.0 if node.fresh else float(np.linalg.norm(node.state.unsent))
         reports = [outcome.cell for outcome in offer.outcomes if outcome.cell is not None]
         accused = {
@@ -908,7 +961,7 @@ class CellRounds:
                 await told
         assert self._node is not None
         vector[:] = self._node.state.common
-        self._limit, self._returned = math.inf, None
+        self._limit, self._returned, self._telling = math.inf, None, 0.0
         self._task.mode = HAS_SETTLED
         self._tell()
         return reports
@@ -991,15 +1044,20 @@ class CellRounds:
             outcome = await job
             offer.outcomes.append(outcome)
             heard |= set(() if outcome.cell is None else outcome.cell.heard)
+            self._count_lost(offer)
             assert self._node is not None
             claim = self._node.state.claim
             done = bool(claim.digests) and all(claim.digests) and step_of(claim.round_) >= step
             if done or step_of(self._number()) > step or time.monotonic() > self._limit:
                 break
-        assert self._node is not None
-        if (thrown := offer.thrown(self._node.state.common)) is not None:
-            self._thrown = math.hypot(self._thrown, float(np.linalg.norm(thrown)))
+        self._count_lost(offer)
         return self._report(offer, time.monotonic() - begin), done and expected <= heard
+
+    def _count_lost(self, offer: Offer) -> None:
+        """Count what a round in which nobody trains has thrown away."""
+        if (lost := offer.lost(None)) is not None:
+            self._thrown = math.hypot(self._thrown, float(np.linalg.norm(lost)))
+            offer.thrown.clear()
 
     async def _tell_again(self) -> None:
         """What hearing cells were told while they were away."""
