@@ -1634,9 +1634,11 @@ class CellRound:
 
         A keeper has seen to that; here every member does, in the same way, in case it has not.
         """
+        if not change.reach:  # this cell hears nobody, so there is nothing that a keeper could have heard
+            return np.zeros_like(values), 0.0
         span = spans(self._words, len(self._state.claim.keepers))[number]
         most = most_distance(self._state.distances, self._words, span, FACTOR * change.yard)
-        away = root_mean_square(values) / change.reach if change.reach else 0.0
+        away = root_mean_square(values) / change.reach
         if away > most:
             values, away = values * (most / away), most
         return values, 0.0 if change.everything else away  # nobody trains while peers settle: no measure
