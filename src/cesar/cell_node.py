@@ -7,7 +7,7 @@ is true, before it sends the next frame, and makes the node again with it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from cesar.indices import IndexSet
 from cesar.kernels import ring
 from cesar.methods.cells import Cells
 from cesar.node import Leaves, Ledger
-from cesar.protocol.cell_round import SETTLING_FIRST, CellPhase, CellRound, step_of
+from cesar.protocol.cell_round import SETTLING_FIRST, SETTLING_TRIES, CellPhase, CellRound, step_of
 from cesar.protocol.cell_state import CellState
 from cesar.protocol.cell_vote import DRAWS, MOST_BOXES
 from cesar.protocol.events import AggregateReady, Deadlines, Event, FrameRejected, Outbound
@@ -32,8 +32,18 @@ _EARLY = frozenset((Kind.CELL_AGREE, Kind.CELL_EXCHANGE))
 """What can come before this node begins: everything else answers its own agreement."""
 
 
+LAST_ROUND = 1 << 31
+"""Rounds end here: nobody is led to numbers that a header cannot hold."""
+
 _FAR = 64
 """Steps of settling that another cell may be ahead; what it says of later ones is not kept."""
+
+
+def _can_have_come(round_: int, latest: int) -> bool:
+    """Whether training, or settling, can be in a round; a step of the latter has several numbers."""
+    if round_ < SETTLING_FIRST:
+        return round_ <= latest
+    return round_ - SETTLING_FIRST <= SETTLING_TRIES * latest and round_ < LAST_ROUND
 
 
 class News(NamedTuple):
@@ -54,6 +64,8 @@ class CellNode:
         samples: how many this member trains on, where members count by that.
         own_pace: as among real sites: cells count rounds by themselves, and a phase ends when all have come or the driver calls
             `skip`; see `CellRound`.
+        latest: says the last round to which a network can have come by now. Members follow one another to later rounds, and numbers
+            never go back, so that one of them must not be able to name any number. None: there is no such round.
 
     Attributes:
         seen: sender → the latest round of which a frame has come.
@@ -74,6 +86,7 @@ class CellNode:
         state: CellState | None = None,
         samples: int | None = None,
         own_pace: bool = False,
+        latest: Callable[[], int] | None = None,
     ) -> None:
         method.check_samples(samples)
         if tensors is not None and (sum(tensors) != size or min(tensors, default=-1) < 0):
@@ -86,6 +99,8 @@ class CellNode:
         self._state: CellState | None = None
         self._inbox = Inbox(node, session, RoundNo(first_round), self._largest_frame())
         self._inbox.early_kinds = _EARLY
+        if latest is not None:
+            self._inbox.can_have_come = lambda round_: _can_have_come(round_, latest())
         self._own_pace, self._samples = own_pace, samples
         if own_pace:
             self._inbox.any_round = frozenset((Kind.CELL_EXCHANGE,))
