@@ -66,6 +66,7 @@ class CellNode:
             `skip`; see `CellRound`.
         latest: says the last round to which a network can have come by now. Members follow one another to later rounds, and numbers
             never go back, so that one of them must not be able to name any number. None: there is no such round.
+        scale_bits: agreements of members with values over 2^this times the own (or 1, if those are smaller) are refused.
 
     Attributes:
         seen: sender → the latest round of which a frame has come.
@@ -87,6 +88,7 @@ class CellNode:
         samples: int | None = None,
         own_pace: bool = False,
         latest: Callable[[], int] | None = None,
+        scale_bits: int | None = None,
     ) -> None:
         method.check_samples(samples)
         if tensors is not None and (sum(tensors) != size or min(tensors, default=-1) < 0):
@@ -101,7 +103,7 @@ class CellNode:
         self._inbox.early_kinds = _EARLY
         if latest is not None:
             self._inbox.can_have_come = lambda round_: _can_have_come(round_, latest())
-        self._own_pace, self._samples = own_pace, samples
+        self._own_pace, self._samples, self._scale_bits = own_pace, samples, scale_bits
         if own_pace:
             self._inbox.any_round = frozenset((Kind.CELL_EXCHANGE,))
             self._inbox.kept_kinds = frozenset((Kind.CELL_AGREE,))
@@ -231,6 +233,7 @@ class CellNode:
             metric=None if metric is None else float(metric),
             present=self.present or frozenset() if members == self._present_in else frozenset(),
             own_pace=self._own_pace,
+            scale_bits=self._scale_bits,
         )
         if agreed is not None:
             self._round.agreed = agreed

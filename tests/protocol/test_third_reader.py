@@ -11,7 +11,7 @@ import cesar
 from cesar.base.errors import Reason
 from cesar.kernels.slicing import spans
 from cesar.protocol.cell_round import SETTLING_FIRST, SETTLING_TRIES
-from support.cell_liar import EXCHANGE, GATHER, HEAD, SIZE, Stage
+from support.cell_liar import AGREE, EXCHANGE, GATHER, HEAD, SIZE, Stage
 
 
 def steps(nodes, seed=0):
@@ -49,3 +49,30 @@ def test_what_was_heard_of_other_cells_is_nothing_where_there_are_none(settles):
         stage.round(np.zeros((4, SIZE)) if settles else steps(4, 3), lie)
         models[lies] = [stage.common(n).copy() for n in range(4) if n != liar]
     np.testing.assert_array_equal(models[True], models[False])
+
+
+# ── scales ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def scaled(exponent, liar=2):
+    """A member that announces values of this size, with numbers as small as ever."""
+
+    def lie(sender, to, kind, payload):
+        if sender != liar or kind != AGREE:
+            return None
+        return [payload[: HEAD + 48] + bytes([127 + exponent]) + payload[HEAD + 49 :]]
+
+    return lie
+
+
+def test_a_scale_that_rounds_everybody_to_nothing_is_refused():
+    """Else all would hand in, see a sum of zeros, and have nothing left: a liar, or a member that has diverged, would undo all training unseen."""
+    for exponent, taken in ((16, True), (17, False), (100, False)):
+        stage = Stage(4, scale_bits=16)
+        stage.round(0.1 * steps(4), scaled(exponent))
+        others = [0, 1, 3]
+        assert [bool(stage.reports[n].cell.members) for n in others] == [taken] * 3
+        unsafe = [n for n, error in stage.refused if error.reason is Reason.UNSAFE_SCALE]
+        assert sorted(unsafe) == ([] if taken else others)
+        if not taken:
+            assert all(np.linalg.norm(stage.unsent(n)) > 1 for n in others), "what was trained is kept"

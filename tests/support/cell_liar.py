@@ -49,7 +49,7 @@ class Stage:
             keys=real_keys(SESSIONS[0], n),
             first_round=self.round_,
             state=state,
-            **({} if self.scale_bits is None else {"scale_bits": self.scale_bits}),
+            scale_bits=self.scale_bits,
         )
 
     def common(self, n):

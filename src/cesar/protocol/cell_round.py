@@ -298,6 +298,7 @@ class CellRound:
         present: cells whose models are in the own slice, where cells say so while they settle.
         own_pace: cells count rounds by themselves, and take the newest that they hear of one another; members wait for one another
             until the driver says that it is enough.
+        scale_bits: a member's values may be 2^this times as large as the own, or as 1; None: as large as any.
     """
 
     def __init__(
@@ -316,7 +317,9 @@ class CellRound:
         metric: float | None = None,
         present: frozenset[int] = frozenset(),
         own_pace: bool = False,
+        scale_bits: int | None = None,
     ) -> None:
+        self._scale_bits = scale_bits
         self._method, self._place, self._attempt, self._state = method, place, attempt, state
         self._own_pace, self._applied, self._metric = own_pace, False, metric
         self.present: frozenset[int] = present | {place.number}
@@ -583,9 +586,24 @@ class CellRound:
             return
         if sender in self.agreed and not self._own_pace:
             raise self._refusal(sender, Reason.DUPLICATE, "it has agreed already")
-        self.agreed[sender] = Agree.decode(
-            body, self._cell, len(self._exponents), measured=self._method.metric
-        )
+        said = Agree.decode(body, self._cell, len(self._exponents), measured=self._method.metric)
+        self._check_scale(sender, said.exponents)
+        self.agreed[sender] = said
+
+    def _check_scale(self, sender: NodeId, announced: tuple[int, ...]) -> None:
+        """Refuse a member whose scale would round what all others hand in to nothing."""
+        most, tensors = self._scale_bits, len(self._edges)
+        if self._method.settling:
+            return  # nobody hands anything in
+        if most is not None and any(
+            e > max(own, 0) + most
+            for e, own in zip(announced[:tensors], self._exponents[:tensors], strict=True)
+        ):
+            raise self._refusal(
+                sender,
+                Reason.UNSAFE_SCALE,
+                f"it announces values up to 2^{max(announced[:tensors])}, over 2^{most} times those of this member",
+            )
 
     def _end_agree(self) -> None:
         state, present = self._state, self.agreed

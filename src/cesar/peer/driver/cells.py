@@ -281,6 +281,7 @@ class CellRounds:
             samples=self._samples,
             own_pace=True,
             latest=self._latest,
+            scale_bits=self._config.tables.rounds.scale_bits or method.scale_bits,
         )
         if old is not None and not moved:
             node.inherit(old)
