@@ -18,7 +18,7 @@ from cesar.crypto.keys import Keyring, RoundId
 from cesar.graph.cells import CellPlace
 from cesar.graph.neighbourhood import Neighbourhood
 from cesar.indices import IndexSet
-from cesar.kernels import ring
+from cesar.kernels import bits, packing, ring
 from cesar.methods.cells import Cells
 from cesar.node import Leaves, Ledger
 from cesar.protocol.cell_round import SETTLING_FIRST, SETTLING_TRIES, CellPhase, CellRound, step_of
@@ -34,6 +34,9 @@ _EARLY = frozenset((Kind.CELL_AGREE, Kind.CELL_EXCHANGE))
 
 LAST_ROUND = 1 << 31
 """Rounds end here: nobody is led to numbers that a header cannot hold."""
+
+MOST_CELLS = 1 << 16
+"""No network has more; they are named in a bitmap."""
 
 _FAR = 64
 """Steps of settling that another cell may be ahead; what it says of later ones is not kept."""
@@ -282,13 +285,24 @@ class CellNode:
             )
         if settles and step_of(round_) >= step_of(max(self._number, SETTLING_FIRST)) + _FAR:
             raise RemoteProtocolError(sender, Reason.TOO_EARLY, "no cell can be so far ahead", round_)
+        if len(body) > self._longest_news():
+            raise RemoteProtocolError(
+                sender, Reason.MALFORMED, "it is longer than what a keeper can say to this member", round_
+            )
         hears = self._round is not None and self._inbox.running and self._round.phase <= CellPhase.EXCHANGE
         news = News(body, self._number if hears else RoundNo(self._number + 1))
         self._hear(sender, round_, news)
-        if not settles:
-            for number in [number for number in known if number < SETTLING_FIRST]:
-                del known[number]
+        for number in [n for n in known if (step_of(n) == step_of(round_) if settles else n < SETTLING_FIRST)]:
+            del known[number]
         known[round_] = news
+
+    def _longest_news(self) -> int:
+        """No keeper has more to say: it is about the slice that is this member's in its whole cell, which has no fewer than m. It is
+        kept unread, so that its length is all that bounds it.
+        """
+        words = -(-bits.words_for(self.size) // self._method.size)
+        values = packing.packed_size(64 * words, self._method.ring_bits)
+        return 1024 + MOST_CELLS // 8 + 8 * words + len(self.edges) + values
 
     def _hear(self, sender: NodeId, round_: RoundNo, news: News) -> None:
         if self._round is not None and self._inbox.running and self._round.hears(sender, round_):

@@ -2,6 +2,7 @@
 member or cell can have sent, and frames that cost more than they should.
 """
 
+import contextlib
 import struct
 
 import numpy as np
@@ -12,6 +13,7 @@ from cesar.base.errors import Reason
 from cesar.kernels.slicing import spans
 from cesar.protocol.cell_round import SETTLING_FIRST, SETTLING_TRIES
 from support.cell_liar import AGREE, EXCHANGE, GATHER, HEAD, SIZE, Stage
+from support.harness import SESSIONS
 
 
 def steps(nodes, seed=0):
@@ -76,3 +78,71 @@ def test_a_scale_that_rounds_everybody_to_nothing_is_refused():
         assert sorted(unsafe) == ([] if taken else others)
         if not taken:
             assert all(np.linalg.norm(stage.unsent(n)) > 1 for n in others), "what was trained is kept"
+
+
+# ── what other cells say ────────────────────────────────────────────────────────────────────────────────
+
+
+def next_door(stage, node):
+    """A keeper of the cell that is heard in the first round, and a member that it talks to."""
+    place = stage.plan.place(node)
+    heard = stage.plan.graph.heard(place.number, 0)[0].cell
+    return stage.plan.cells[heard]
+
+
+@pytest.mark.parametrize("span", ["all of it", "the slice of another keeper", "words of another member"])
+def test_a_keeper_speaks_for_its_own_slice_alone(span):
+    """Else one liar is believed in place of its whole cell, if it is the first to speak."""
+    stage = Stage(8)
+    me = stage.plan.cells[0][1]
+    liar = next_door(stage, me)[1]
+    cut = spans(SIZE // 64, 4)
+    first, last = {"all of it": (0, 4), "the slice of another keeper": cut[2], "words of another member": cut[0]}[span]
+    told = struct.pack("<II", first, last) + grid_row(64 * (last - first), 20, [2**30])
+
+    def lie(sender, to, kind, payload):
+        lies = sender == liar and kind == EXCHANGE and to == me
+        return [payload[:HEAD] + told, payload] if lies else None
+
+    stage.round(steps(8), lie)
+    assert [error.detail for n, error in stage.refused if n == me] == [
+        "its slice and that of this member have no such words in common"
+    ]
+    assert np.abs(stage.common(me)).max() < 100
+
+
+def test_keepers_that_look_after_more_are_heard():
+    """A cell that goes on without a member has larger slices: these are taken, with all that is in them."""
+    stage = Stage(9, patience=1)
+    large = max(stage.plan.cells, key=len)
+    for r in range(4):
+        stage.round(steps(9, r), away=large[:1] if r else ())
+    assert not [error for _, error in stage.refused if error.reason is Reason.MALFORMED]
+    hears = [n for n in stage.reports if n not in large]
+    assert all(stage.reports[n].cell.heard for n in hears)
+
+
+def settling_frame(session, sender, round_, body):
+    return struct.pack("<2sBBII16s", b"CE", 3, EXCHANGE, round_, sender, session) + body
+
+
+def test_what_is_heard_before_its_time_has_a_bound():
+    """One keeper next door says all that it can about every round of settling: one word of each step is kept, none longer than a slice."""
+    stage = Stage(8, own_pace=True)
+    me = stage.plan.cells[0][1]
+    stage.round(steps(8))
+    liar, node = next_door(stage, me)[1], stage.nodes[me]
+    for k in range(2000):
+        for length in (4 * SIZE, SIZE + 8 * 1024):
+            with contextlib.suppress(cesar.RemoteProtocolError):
+                node.receive(liar, settling_frame(SESSIONS[0], liar, SETTLING_FIRST + k, bytes(length)))
+    kept = node._news[liar]
+    assert len(kept) <= 65
+    assert {number // SETTLING_TRIES for number in kept if number >= SETTLING_FIRST} == {
+        SETTLING_FIRST // SETTLING_TRIES + step for step in range(64)
+    }
+    large = Stage(8, size=1 << 16, own_pace=True).nodes[me]
+    for length, words in ((1 << 18) // 3, "longer than what a keeper can say"), ((1 << 18) // 4, "so far ahead"):
+        with pytest.raises(cesar.RemoteProtocolError, match=words):
+            for k in range(2000):
+                large.receive(liar, settling_frame(SESSIONS[0], liar, SETTLING_FIRST + k, bytes(length)))

@@ -272,6 +272,10 @@ def masked_rows(parts: list[Part], masks: list[tuple[MaskKey, bool]]) -> list[Ri
     return rows
 
 
+def _within(part: Span, whole: Span) -> bool:
+    return whole.first <= part.first and part.last <= whole.last
+
+
 def packed(words: RingWords, width: int) -> ByteArray:
     """Words as they travel."""
     out = np.empty(packing.packed_size(len(words), width), dtype=np.uint8)
@@ -1287,6 +1291,18 @@ class CellRound:
         cell = self._place.plan.cells[self._place.plan.cell_of(node)]
         return spans(self._words, len(cell))[cell.index(node)]
 
+    def _can_keep(self, node: NodeId, span: Span) -> bool:
+        """Whether these words can be of a node's slice, whoever of its cell was given up: nobody speaks for the keepers beside it."""
+        plan = self._place.plan
+        cell = plan.cells[plan.cell_of(node)]
+        place = cell.index(node)
+        for members in range(len(cell), min(plan.least, len(cell)) - 1, -1):
+            first = max(0, place - (len(cell) - members))  # all who were given up stand before it
+            cut = spans(self._words, members)
+            if any(_within(span, own) for own in cut[first : place + 1]):
+                return True
+        return False
+
     def _tell_hearers(self, own: Span, model: Vector | None) -> None:
         """Queue what hearing cells are told about the own slice: the new value, or the model as it was."""
         plan, weight = self._place.plan, self._carried.weight if self._method.weighted else None
@@ -1383,6 +1399,8 @@ class CellRound:
             return
         per_word = 64 // self._block if self._ranks else 0
         message = Exchange.decode(body, self._words, per_word, self._most, self._roll)
+        if not (_within(message.span, self._plan_span(self._me)) and self._can_keep(sender, message.span)):
+            raise EncodingError("its slice and that of this member have no such words in common")
         if self._ranks:
             words = self._from_blocks(message.blocks, message.span)
         elif round_ == self._attempt.round_ or self._method.settling:
