@@ -79,3 +79,21 @@ def test_nor_does_its_status(tmp_path):
             assert target.cells.next_round < 20
 
     on_loop(attack())
+
+
+def test_an_agreement_under_another_name_is_refused(tmp_path):
+    """Tokens are not signed: the link says whose they are. A member with a partner's agreement key cannot speak for it."""
+    network = cell_network(tmp_path / "net", 4, rounds=QUICK)
+
+    async def attack():
+        async with honest(network) as peers:
+            target, victim = peers[0], peers[1].id
+            await a_round(peers)
+            async with Enemy(keys_of(network, LIAR), target) as enemy:
+                await enemy.enter()
+                forged = bytearray(frame(target, Kind.CELL_AGREE, target.cells.next_round, bytes(200)))
+                forged[8:12] = struct.pack("<I", victim)
+                await frames(enemy, [bytes(forged)])
+                await until(lambda: target.reception.refusals["sender"] == 1, 10)
+
+    on_loop(attack())

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 import cesar
-from cesar.base.errors import Reason
+from cesar.base.errors import EncodingError, Reason
+from cesar.crypto.keys import Keyring
 from cesar.kernels.slicing import spans
 from cesar.protocol.cell_round import SETTLING_FIRST, SETTLING_TRIES
-from support.cell_liar import AGREE, EXCHANGE, GATHER, HEAD, SIZE, Stage
-from support.harness import SESSIONS
+from cesar.protocol.wire_cells import Exchange
+from support.cell_liar import AGREE, EXCHANGE, GATHER, HEAD, SCATTER, SIZE, Stage
+from support.harness import SESSIONS, key_pair, real_keys
 
 
 def steps(nodes, seed=0):
@@ -146,3 +148,93 @@ def test_what_is_heard_before_its_time_has_a_bound():
         with pytest.raises(cesar.RemoteProtocolError, match=words):
             for k in range(2000):
                 large.receive(liar, settling_frame(SESSIONS[0], liar, SETTLING_FIRST + k, bytes(length)))
+
+
+# ── numbers at the edge ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_model_stays_where_its_values_can_be_told():
+    """A member hands in 2^100 in every round: honest members would soon hold what no frame can say, and be refused for saying it."""
+    stage = Stage(8)
+    liar = stage.plan.cells[0][2]
+    for r in range(14):
+        step = steps(8, r)
+        step[liar] = 2.0**100
+        stage.models[liar] = stage.common(liar).copy() if r else stage.models[liar]
+        stage.round(step)
+        assert all(report.fault is None for report in stage.reports.values())
+        refused = [error for _, error in stage.refused if error.peer != liar]
+        assert not [error for error in refused if error.reason is Reason.MALFORMED]
+    largest = max(np.abs(stage.common(n)).max() for n in stage.nodes)
+    assert 2.0**99 < largest <= 2.0**100
+
+
+def test_a_sum_at_the_edge_is_no_fault():
+    """A member announces the largest scale and hands in more than that: the mean is a little too large to be told, and so there is none."""
+    for robust in (False, True):
+        stage = Stage(4, robust=robust)
+        liar = 2
+
+        def lie(sender, to, kind, payload, liar=liar):
+            if sender == liar and kind == SCATTER:
+                words = np.frombuffer(payload[-4 * 64 :], "<u4") + np.uint32(3 << 28)
+                return [payload[: -4 * 64] + words.astype("<u4").tobytes()]
+            return None
+
+        huge = np.zeros((4, SIZE), dtype=np.float32)
+        huge[:] = 2.0**100
+        stage.round(huge, lie)
+        assert all(report.fault is None for report in stage.reports.values())
+        assert all(np.isfinite(stage.common(n)).all() for n in range(4))
+        stage.round(-huge)
+        assert all(report.fault is None for report in stage.reports.values())
+
+
+@pytest.mark.parametrize("weight", [5e-324, 2.0**-600, float("nan"), float("inf"), -1.0])
+def test_weights_that_no_cell_has(weight):
+    """A weight that vanishes when it is mixed would be divided by."""
+    with pytest.raises(EncodingError, match="no cell has that number of samples"):
+        Exchange.decode(memoryview(struct.pack("<IId", 0, 1, weight)), 1, 0, 1e6)
+    assert Exchange.decode(memoryview(struct.pack("<IId", 0, 1, 0.0)), 1, 0, 1e6).weight == 0.0
+
+
+def test_nobody_is_made_to_hand_in_more_than_the_settings_allow():
+    """Whatever a keeper says of scores, and a cell next door of its blocks: a member hands in its share, and a cell tells no more than two."""
+    stage = Stage(8, size=64 * 64, sparsifier=cesar.BlockTopK(0.125, 64))
+    me = stage.plan.cells[0][1]
+    door, liar = next_door(stage, me)[1], stage.plan.cells[0][2]
+    everything = struct.pack("<II", 16, 32) + b"\xff\xff" + grid_row(16 * 64, 0, [1])
+
+    def lie(sender, to, kind, payload):
+        if sender == door and kind == EXCHANGE and to == me:
+            return [payload[:HEAD] + everything, payload]
+        if sender == liar and kind == GATHER and len(payload) > HEAD:
+            return [payload[: HEAD + 3] + b"\xff" * 16 + payload[HEAD + 19 :]]
+        return None
+
+    rng, refused = np.random.default_rng(0), []
+    for _ in range(4):
+        stage.round(rng.normal(size=(8, 64 * 64)).astype(np.float32), lie)
+        assert {node.ledger.parameters for node in stage.nodes.values()} <= {0, 8 * 64}
+        assert stage.nodes[door].ledger.parameters == 8 * 64
+        refused += [error.detail for n, error in stage.refused if n == me and error.peer == door]
+    assert "it names more blocks than a cell hands in" in refused
+
+
+# ── stolen keys ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_stolen_agreement_key_does_not_open_a_mask():
+    """A member of the cell has a partner's long-lived key and all tokens: the mask of that partner with a third is another one."""
+    session = SESSIONS[0]
+    rings = {n: real_keys(session, n) for n in range(2)}
+    publics = {n: ring.public(7) for n, ring in rings.items()}
+    true = rings[0].secret(1, publics[1])
+    assert rings[1].secret(0, publics[0]).key == true.key
+
+    def stolen(peer):
+        return key_pair(0).agree(key_pair(peer).public, session)
+
+    thief = Keyring(stolen, lambda _: bytes(range(32)))  # with an ephemeral key of its own
+    thief.public(7)
+    assert thief.secret(1, publics[1]).key != true.key

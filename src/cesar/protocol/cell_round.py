@@ -75,6 +75,7 @@ from cesar.kernels.slicing import (
     Span,
     add_at,
     block_scores,
+    can_be_told,
     check_row,
     clear_at,
     dither_seed,
@@ -836,8 +837,8 @@ class CellRound:
             return
         model = self._read_model(body)
         common = np.frombuffer(model.common, dtype="<f4").astype(np.float32)
-        if not ring.is_finite(common):
-            raise self._refusal(sender, Reason.UNSAFE_SCALE, "the model is not finite")
+        if not can_be_told(common):
+            raise self._refusal(sender, Reason.UNSAFE_SCALE, "the model is not finite, or too large")
         state = self._state
         state.common = common
         state.begin_gathering(model.claim, None)
@@ -1088,7 +1089,7 @@ class CellRound:
             mean = from_words(self._totals[0], piece, steps, self._width)
             self._value = piece.rows(state.common).copy()
             add_at(self._value, piece.members, 0, mean)
-            whole = whole and ring.is_finite(self._value)
+            whole = whole and can_be_told(self._value) and can_be_told(mean.astype(np.float32))
         if self._votes_now:
             self._offer(mean.astype(np.float32) if whole else None)
             return
@@ -1237,7 +1238,7 @@ class CellRound:
         if not self._poll.refused:
             row = read_grid(offer.values, piece, offer.exponents, self._width)
             add_at(value, piece.members, 0, row)
-        if ring.is_finite(value):
+        if can_be_told(value):
             self._value = value
             if self._poll.refused:
                 self._tell_hearers_nothing()
@@ -1403,6 +1404,8 @@ class CellRound:
             raise EncodingError("its slice and that of this member have no such words in common")
         if self._ranks:
             words = self._from_blocks(message.blocks, message.span)
+            if bits.count(words) > self._positions.chosen.count + self._block:  # the last block may be shorter
+                raise EncodingError("it names more blocks than a cell hands in")
         elif round_ == self._attempt.round_ or self._method.settling:
             words = self._positions.chosen.words
         else:
@@ -1539,13 +1542,12 @@ class CellRound:
             step = 1.0 / self._grids[1].scales[0]
             signed = (self._totals[1] << np.uint32(32 - SCORE_BITS)).view(np.int32) >> (32 - SCORE_BITS)
             scores = score_codes(signed.astype(np.float64) * step).tobytes()
-        try:
-            exponents = piece.exponents(change)
-        except DataError:  # what others have said makes it infinite: then nothing changes
+        if not can_be_told(change):  # what others have said makes it infinite: then nothing changes
             self._changes[self._number] = None
             self._answer(Gather.nothing(self._header(Kind.CELL_GATHER)))
             self.phase = CellPhase.GATHER
             return
+        exponents = piece.exponents(change)
         dither = dither_seed(self._attempt.session, self._attempt.round_, self._me)
         row = write_grid(change, piece, exponents, self._width, dither)
         frame = Gather.encode(
@@ -1644,7 +1646,7 @@ class CellRound:
                 row = read_grid(offer.values, offer.piece, offer.exponents, self._width)
                 add_at(rows, offer.piece.members, 0, row)
         add_at(rows, piece.members, 0, values)
-        if not ring.is_finite(rows):
+        if not can_be_told(rows):
             rows[:] = before
             return False
         scores = np.frombuffer(change.scores, dtype=np.uint8)
