@@ -292,7 +292,9 @@ class CellNode:
         hears = self._round is not None and self._inbox.running and self._round.phase <= CellPhase.EXCHANGE
         news = News(body, self._number if hears else RoundNo(self._number + 1))
         self._hear(sender, round_, news)
-        for number in [n for n in known if (step_of(n) == step_of(round_) if settles else n < SETTLING_FIRST)]:
+        for number in [
+            n for n in known if (step_of(n) == step_of(round_) if settles else n < SETTLING_FIRST)
+        ]:
             del known[number]
         known[round_] = news
 

@@ -99,7 +99,11 @@ def test_a_keeper_speaks_for_its_own_slice_alone(span):
     me = stage.plan.cells[0][1]
     liar = next_door(stage, me)[1]
     cut = spans(SIZE // 64, 4)
-    first, last = {"all of it": (0, 4), "the slice of another keeper": cut[2], "words of another member": cut[0]}[span]
+    first, last = {
+        "all of it": (0, 4),
+        "the slice of another keeper": cut[2],
+        "words of another member": cut[0],
+    }[span]
     told = struct.pack("<II", first, last) + grid_row(64 * (last - first), 20, [2**30])
 
     def lie(sender, to, kind, payload):
@@ -144,10 +148,15 @@ def test_what_is_heard_before_its_time_has_a_bound():
         SETTLING_FIRST // SETTLING_TRIES + step for step in range(64)
     }
     large = Stage(8, size=1 << 16, own_pace=True).nodes[me]
-    for length, words in ((1 << 18) // 3, "longer than what a keeper can say"), ((1 << 18) // 4, "so far ahead"):
-        with pytest.raises(cesar.RemoteProtocolError, match=words):
-            for k in range(2000):
-                large.receive(liar, settling_frame(SESSIONS[0], liar, SETTLING_FIRST + k, bytes(length)))
+
+    def flood(length):
+        for k in range(2000):
+            large.receive(liar, settling_frame(SESSIONS[0], liar, SETTLING_FIRST + k, bytes(length)))
+
+    with pytest.raises(cesar.RemoteProtocolError, match="longer than what a keeper can say"):
+        flood((1 << 18) // 3)
+    with pytest.raises(cesar.RemoteProtocolError, match="so far ahead"):
+        flood((1 << 18) // 4)
 
 
 # ── numbers at the edge ─────────────────────────────────────────────────────────────────────────────────
@@ -169,16 +178,31 @@ def test_a_model_stays_where_its_values_can_be_told():
     assert 2.0**99 < largest <= 2.0**100
 
 
+def test_nor_does_a_keeper_lead_it_further():
+    stage, liar = Stage(4), 2
+    stage.start[:] = 0.75 * 2.0**100
+    stage.models = {n: stage.start.copy() for n in stage.nodes}
+
+    def lie(sender, to, kind, payload):
+        lies = sender == liar and kind == GATHER
+        return [payload[: HEAD + 1] + grid_row(64, 100, [3 * 2**29])] if lies else None
+
+    stage.round(np.zeros((4, SIZE)), lie)
+    for n in (0, 1, 3):
+        np.testing.assert_array_equal(stage.common(n), stage.start)
+    assert {n for n, error in stage.refused if error.reason is Reason.UNSAFE_SCALE} == {0, 1, 3}
+
+
 def test_a_sum_at_the_edge_is_no_fault():
     """A member announces the largest scale and hands in more than that: the mean is a little too large to be told, and so there is none."""
     for robust in (False, True):
-        stage = Stage(4, robust=robust)
+        stage = Stage(4, robust=robust, ring_bits=16)
         liar = 2
 
         def lie(sender, to, kind, payload, liar=liar):
             if sender == liar and kind == SCATTER:
-                words = np.frombuffer(payload[-4 * 64 :], "<u4") + np.uint32(3 << 28)
-                return [payload[: -4 * 64] + words.astype("<u4").tobytes()]
+                words = np.frombuffer(payload[-2 * 64 :], "<u2") + np.uint16(2)
+                return [payload[: -2 * 64] + words.astype("<u2").tobytes()]
             return None
 
         huge = np.zeros((4, SIZE), dtype=np.float32)

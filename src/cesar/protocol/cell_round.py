@@ -1404,7 +1404,9 @@ class CellRound:
             raise EncodingError("its slice and that of this member have no such words in common")
         if self._ranks:
             words = self._from_blocks(message.blocks, message.span)
-            if bits.count(words) > self._positions.chosen.count + self._block:  # the last block may be shorter
+            if (
+                bits.count(words) > self._positions.chosen.count + self._block
+            ):  # the last block may be shorter
                 raise EncodingError("it names more blocks than a cell hands in")
         elif round_ == self._attempt.round_ or self._method.settling:
             words = self._positions.chosen.words
