@@ -7,7 +7,7 @@ is true, before it sends the next frame, and makes the node again with it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,10 +18,10 @@ from cesar.crypto.keys import Keyring, RoundId
 from cesar.graph.cells import CellPlace
 from cesar.graph.neighbourhood import Neighbourhood
 from cesar.indices import IndexSet
-from cesar.kernels import ring
+from cesar.kernels import bits, packing, ring
 from cesar.methods.cells import Cells
 from cesar.node import Leaves, Ledger
-from cesar.protocol.cell_round import SETTLING_FIRST, CellPhase, CellRound, step_of
+from cesar.protocol.cell_round import SETTLING_FIRST, SETTLING_TRIES, CellPhase, CellRound, step_of
 from cesar.protocol.cell_state import CellState
 from cesar.protocol.cell_vote import DRAWS, MOST_BOXES
 from cesar.protocol.events import AggregateReady, Deadlines, Event, FrameRejected, Outbound
@@ -32,8 +32,21 @@ _EARLY = frozenset((Kind.CELL_AGREE, Kind.CELL_EXCHANGE))
 """What can come before this node begins: everything else answers its own agreement."""
 
 
+LAST_ROUND = 1 << 31
+"""Rounds end here: nobody is led to numbers that a header cannot hold."""
+
+MOST_CELLS = 1 << 16
+"""No network has more; they are named in a bitmap."""
+
 _FAR = 64
 """Steps of settling that another cell may be ahead; what it says of later ones is not kept."""
+
+
+def _can_have_come(round_: int, latest: int) -> bool:
+    """Whether training, or settling, can be in a round; a step of the latter has several numbers."""
+    if round_ < SETTLING_FIRST:
+        return round_ <= latest
+    return round_ - SETTLING_FIRST <= SETTLING_TRIES * latest and round_ < LAST_ROUND
 
 
 class News(NamedTuple):
@@ -54,6 +67,9 @@ class CellNode:
         samples: how many this member trains on, where members count by that.
         own_pace: as among real sites: cells count rounds by themselves, and a phase ends when all have come or the driver calls
             `skip`; see `CellRound`.
+        latest: says the last round to which a network can have come by now. Members follow one another to later rounds, and numbers
+            never go back, so that one of them must not be able to name any number. None: there is no such round.
+        scale_bits: agreements of members with values over 2^this times the own (or 1, if those are smaller) are refused.
 
     Attributes:
         seen: sender → the latest round of which a frame has come.
@@ -74,6 +90,8 @@ class CellNode:
         state: CellState | None = None,
         samples: int | None = None,
         own_pace: bool = False,
+        latest: Callable[[], int] | None = None,
+        scale_bits: int | None = None,
     ) -> None:
         method.check_samples(samples)
         if tensors is not None and (sum(tensors) != size or min(tensors, default=-1) < 0):
@@ -86,7 +104,9 @@ class CellNode:
         self._state: CellState | None = None
         self._inbox = Inbox(node, session, RoundNo(first_round), self._largest_frame())
         self._inbox.early_kinds = _EARLY
-        self._own_pace, self._samples = own_pace, samples
+        if latest is not None:
+            self._inbox.can_have_come = lambda round_: _can_have_come(round_, latest())
+        self._own_pace, self._samples, self._scale_bits = own_pace, samples, scale_bits
         if own_pace:
             self._inbox.any_round = frozenset((Kind.CELL_EXCHANGE,))
             self._inbox.kept_kinds = frozenset((Kind.CELL_AGREE,))
@@ -217,6 +237,7 @@ class CellNode:
             metric=None if metric is None else float(metric),
             present=self.present or frozenset() if members == self._present_in else frozenset(),
             own_pace=self._own_pace,
+            scale_bits=self._scale_bits,
         )
         if agreed is not None:
             self._round.agreed = agreed
@@ -271,13 +292,26 @@ class CellNode:
             )
         if settles and step_of(round_) >= step_of(max(self._number, SETTLING_FIRST)) + _FAR:
             raise RemoteProtocolError(sender, Reason.TOO_EARLY, "no cell can be so far ahead", round_)
+        if len(body) > self._longest_news():
+            raise RemoteProtocolError(
+                sender, Reason.MALFORMED, "it is longer than what a keeper can say to this member", round_
+            )
         hears = self._round is not None and self._inbox.running and self._round.phase <= CellPhase.EXCHANGE
         news = News(body, self._number if hears else RoundNo(self._number + 1))
         self._hear(sender, round_, news)
-        if not settles:
-            for number in [number for number in known if number < SETTLING_FIRST]:
-                del known[number]
+        for number in [
+            n for n in known if (step_of(n) == step_of(round_) if settles else n < SETTLING_FIRST)
+        ]:
+            del known[number]
         known[round_] = news
+
+    def _longest_news(self) -> int:
+        """No keeper has more to say: it is about the slice that is this member's in its whole cell, which has no fewer than m. It is
+        kept unread, so that its length is all that bounds it.
+        """
+        words = -(-bits.words_for(self.size) // self._method.size)
+        values = packing.packed_size(64 * words, self._method.ring_bits)
+        return 1024 + MOST_CELLS // 8 + 8 * words + len(self.edges) + values
 
     def _hear(self, sender: NodeId, round_: RoundNo, news: News) -> None:
         if self._round is not None and self._inbox.running and self._round.hears(sender, round_):

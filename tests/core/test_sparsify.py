@@ -15,7 +15,7 @@ import cesar
 from cesar.base.errors import ConfigError, EncodingError
 from cesar.base.seeds import SeedTree
 from cesar.crypto.keys import RoundId
-from cesar.indices import Code, IndexSet, decode, encode
+from cesar.indices import Code, IndexSet, codecs, decode, encode
 from cesar.methods.sparsify import (
     FullSharing,
     RandomSubsampling,
@@ -250,6 +250,16 @@ def test_sets_that_were_refused_are_not_kept(count):
 
     read(wrong[:3])  # the tables of the codes are made
     assert memory_kept(lambda: read(wrong[3:])) < BIG // 8
+
+
+@pytest.mark.parametrize("code", [Code.BITMAP, Code.PATTERNS])
+def test_nor_are_small_ones(code):
+    """These codes do not say how many positions they have, so that they are read before they can be refused."""
+    kept = codecs._read_and_keep.cache_info().currsize
+    for k in range(20):
+        with pytest.raises(EncodingError, match="a set of 1 positions"):
+            TopK(0.4).read(encode(IndexSet.from_positions([k], 4096), code), 4096)
+    assert codecs._read_and_keep.cache_info().currsize == kept
 
 
 def test_sets_of_large_models_are_not_kept():

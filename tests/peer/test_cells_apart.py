@@ -350,6 +350,9 @@ def test_a_folder_that_was_set_back_hands_nothing_in_twice(tmp_path):
                 await victim.start()
                 await met(victim.peer, {0, 1, 2, 3})
                 await log.says("was set back")
+            kept = victim.peer.cells._kept
+            assert kept.state.doubt.members == (), "in no sum over any members again"
+            assert kept.trained is None
             await together(all_)
             await together(all_)
             await asyncio.gather(*(site.peer.settle(site.model) for site in all_))

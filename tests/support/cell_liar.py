@@ -31,11 +31,11 @@ class Stage:
         refused: (node, error) of every frame that was refused in it.
     """
 
-    def __init__(self, nodes, *, size=SIZE, seed=1, scale_bits=None, **settings):
+    def __init__(self, nodes, *, size=SIZE, seed=1, scale_bits=None, own_pace=False, **settings):
         self.method = cesar.Cells(**{"size": 4, "ring_bits": 32, **settings})
         self.plan, self.size = self.method.plan(nodes, seed=seed), size
         self.start = np.zeros(size, dtype=np.float32)
-        self.scale_bits, self.attempts, self.round_ = scale_bits, 0, 0
+        self.scale_bits, self.own_pace, self.attempts, self.round_ = scale_bits, own_pace, 0, 0
         self.nodes = {n: self.node(n) for n in range(nodes)}
         self.models = {n: self.start.copy() for n in self.nodes}
         self.reports, self.refused = {}, []
@@ -49,7 +49,8 @@ class Stage:
             keys=real_keys(SESSIONS[0], n),
             first_round=self.round_,
             state=state,
-            **({} if self.scale_bits is None else {"scale_bits": self.scale_bits}),
+            scale_bits=self.scale_bits,
+            own_pace=self.own_pace,
         )
 
     def common(self, n):

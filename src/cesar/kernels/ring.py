@@ -86,11 +86,16 @@ def _largest_of(patterns: RingWords, edges: NDArray[np.int64], out: RingWords) -
         out[tensor], start = largest, end
 
 
+def largest(vector: Vector) -> float:
+    """The largest magnitude; NaN if there is one, and 0 if there is nothing."""
+    found = np.empty(1, dtype=np.uint32)
+    _largest_of(vector.view(np.uint32), np.array([len(vector)]), found)
+    return float(found.view(np.float32)[0])
+
+
 def is_finite(vector: Vector) -> bool:
     """Whether no value is NaN or infinite."""
-    largest = np.empty(1, dtype=np.uint32)
-    _largest_of(vector.view(np.uint32), np.array([len(vector)]), largest)
-    return bool(np.isfinite(largest.view(np.float32)[0]))
+    return math.isfinite(largest(vector))
 
 
 def largest_exponents(announced: Sequence[tuple[int, ...]], own: tuple[int, ...]) -> tuple[int, ...]:

@@ -276,6 +276,11 @@ def check_exponents(exponents: tuple[int, ...]) -> None:
         )
 
 
+def can_be_told(values: Vector) -> bool:
+    """Whether a frame can hold these: finite, and not above what everybody refuses."""
+    return ring.largest(values) <= 2.0**HIGHEST_EXPONENT
+
+
 @jit
 def _block_scores(unsent: Vector, fresh: Vector, sent: BitWords, block: int, out: Vector) -> None:
     """For each block how much of it waits to be handed in: Σ|unsent|, or where it is being handed in now, Σ|fresh|."""

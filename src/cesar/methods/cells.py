@@ -276,6 +276,11 @@ class Cells:
         return replace(self, division=self.plan(nodes, owners, seed=seed))
 
     @property
+    def scale_bits(self) -> int:
+        """Members' values may be 2^this times one's own, or 1: a sum can hold that and still tell small values apart."""
+        return 16 if self.ring_bits == 32 else 6
+
+    @property
     def edges(self) -> None:
         """Neighbours do not average; cells do."""
 

@@ -75,6 +75,7 @@ from cesar.kernels.slicing import (
     Span,
     add_at,
     block_scores,
+    can_be_told,
     check_row,
     clear_at,
     dither_seed,
@@ -272,6 +273,10 @@ def masked_rows(parts: list[Part], masks: list[tuple[MaskKey, bool]]) -> list[Ri
     return rows
 
 
+def _within(part: Span, whole: Span) -> bool:
+    return whole.first <= part.first and part.last <= whole.last
+
+
 def packed(words: RingWords, width: int) -> ByteArray:
     """Words as they travel."""
     out = np.empty(packing.packed_size(len(words), width), dtype=np.uint8)
@@ -298,6 +303,7 @@ class CellRound:
         present: cells whose models are in the own slice, where cells say so while they settle.
         own_pace: cells count rounds by themselves, and take the newest that they hear of one another; members wait for one another
             until the driver says that it is enough.
+        scale_bits: a member's values may be 2^this times as large as the own, or as 1; None: as large as any.
     """
 
     def __init__(
@@ -316,7 +322,9 @@ class CellRound:
         metric: float | None = None,
         present: frozenset[int] = frozenset(),
         own_pace: bool = False,
+        scale_bits: int | None = None,
     ) -> None:
+        self._scale_bits = scale_bits
         self._method, self._place, self._attempt, self._state = method, place, attempt, state
         self._own_pace, self._applied, self._metric = own_pace, False, metric
         self.present: frozenset[int] = present | {place.number}
@@ -582,9 +590,24 @@ class CellRound:
             return
         if sender in self.agreed and not self._own_pace:
             raise self._refusal(sender, Reason.DUPLICATE, "it has agreed already")
-        self.agreed[sender] = Agree.decode(
-            body, self._cell, len(self._exponents), measured=self._method.metric
-        )
+        said = Agree.decode(body, self._cell, len(self._exponents), measured=self._method.metric)
+        self._check_scale(sender, said.exponents)
+        self.agreed[sender] = said
+
+    def _check_scale(self, sender: NodeId, announced: tuple[int, ...]) -> None:
+        """Refuse a member whose scale would round what all others hand in to nothing."""
+        most, tensors = self._scale_bits, len(self._edges)
+        if self._method.settling:
+            return  # nobody hands anything in
+        if most is not None and any(
+            e > max(own, 0) + most
+            for e, own in zip(announced[:tensors], self._exponents[:tensors], strict=True)
+        ):
+            raise self._refusal(
+                sender,
+                Reason.UNSAFE_SCALE,
+                f"it announces values up to 2^{max(announced[:tensors])}, over 2^{most} times those of this member",
+            )
 
     def _end_agree(self) -> None:
         state, present = self._state, self.agreed
@@ -810,8 +833,8 @@ class CellRound:
             return
         model = self._read_model(body)
         common = np.frombuffer(model.common, dtype="<f4").astype(np.float32)
-        if not ring.is_finite(common):
-            raise self._refusal(sender, Reason.UNSAFE_SCALE, "the model is not finite")
+        if not can_be_told(common):
+            raise self._refusal(sender, Reason.UNSAFE_SCALE, "the model is not finite, or too large")
         state = self._state
         state.common = common
         state.begin_gathering(model.claim, None)
@@ -1062,7 +1085,7 @@ class CellRound:
             mean = from_words(self._totals[0], piece, steps, self._width)
             self._value = piece.rows(state.common).copy()
             add_at(self._value, piece.members, 0, mean)
-            whole = whole and ring.is_finite(self._value)
+            whole = whole and can_be_told(self._value) and can_be_told(mean.astype(np.float32))
         if self._votes_now:
             self._offer(mean.astype(np.float32) if whole else None)
             return
@@ -1211,7 +1234,7 @@ class CellRound:
         if not self._poll.refused:
             row = read_grid(offer.values, piece, offer.exponents, self._width)
             add_at(value, piece.members, 0, row)
-        if ring.is_finite(value):
+        if can_be_told(value):
             self._value = value
             if self._poll.refused:
                 self._tell_hearers_nothing()
@@ -1264,6 +1287,18 @@ class CellRound:
         """The range that a node looks after if its whole cell is there; other cells go by that."""
         cell = self._place.plan.cells[self._place.plan.cell_of(node)]
         return spans(self._words, len(cell))[cell.index(node)]
+
+    def _can_keep(self, node: NodeId, span: Span) -> bool:
+        """Whether these words can be of a node's slice, whoever of its cell was given up: nobody speaks for the keepers beside it."""
+        plan = self._place.plan
+        cell = plan.cells[plan.cell_of(node)]
+        place = cell.index(node)
+        for members in range(len(cell), min(plan.least, len(cell)) - 1, -1):
+            first = max(0, place - (len(cell) - members))  # all who were given up stand before it
+            cut = spans(self._words, members)
+            if any(_within(span, own) for own in cut[first : place + 1]):
+                return True
+        return False
 
     def _tell_hearers(self, own: Span, model: Vector | None) -> None:
         """Queue what hearing cells are told about the own slice: the new value, or the model as it was."""
@@ -1361,8 +1396,14 @@ class CellRound:
             return
         per_word = 64 // self._block if self._ranks else 0
         message = Exchange.decode(body, self._words, per_word, self._most, self._roll)
+        if not (_within(message.span, self._plan_span(self._me)) and self._can_keep(sender, message.span)):
+            raise EncodingError("its slice and that of this member have no such words in common")
         if self._ranks:
             words = self._from_blocks(message.blocks, message.span)
+            if (
+                bits.count(words) > self._positions.chosen.count + self._block
+            ):  # the last block may be shorter
+                raise EncodingError("it names more blocks than a cell hands in")
         elif round_ == self._attempt.round_ or self._method.settling:
             words = self._positions.chosen.words
         else:
@@ -1499,13 +1540,12 @@ class CellRound:
             step = 1.0 / self._grids[1].scales[0]
             signed = (self._totals[1] << np.uint32(32 - SCORE_BITS)).view(np.int32) >> (32 - SCORE_BITS)
             scores = score_codes(signed.astype(np.float64) * step).tobytes()
-        try:
-            exponents = piece.exponents(change)
-        except DataError:  # what others have said makes it infinite: then nothing changes
+        if not can_be_told(change):  # what others have said makes it infinite: then nothing changes
             self._changes[self._number] = None
             self._answer(Gather.nothing(self._header(Kind.CELL_GATHER)))
             self.phase = CellPhase.GATHER
             return
+        exponents = piece.exponents(change)
         dither = dither_seed(self._attempt.session, self._attempt.round_, self._me)
         row = write_grid(change, piece, exponents, self._width, dither)
         frame = Gather.encode(
@@ -1604,7 +1644,7 @@ class CellRound:
                 row = read_grid(offer.values, offer.piece, offer.exponents, self._width)
                 add_at(rows, offer.piece.members, 0, row)
         add_at(rows, piece.members, 0, values)
-        if not ring.is_finite(rows):
+        if not can_be_told(rows):
             rows[:] = before
             return False
         scores = np.frombuffer(change.scores, dtype=np.uint8)
@@ -1630,9 +1670,11 @@ class CellRound:
 
         A keeper has seen to that; here every member does, in the same way, in case it has not.
         """
+        if not change.reach:  # this cell hears nobody, so there is nothing that a keeper could have heard
+            return np.zeros_like(values), 0.0
         span = spans(self._words, len(self._state.claim.keepers))[number]
         most = most_distance(self._state.distances, self._words, span, FACTOR * change.yard)
-        away = root_mean_square(values) / change.reach if change.reach else 0.0
+        away = root_mean_square(values) / change.reach
         if away > most:
             values, away = values * (most / away), most
         return values, 0.0 if change.everything else away  # nobody trains while peers settle: no measure

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from cesar.base.errors import EncodingError, LocalProtocolError, Reason, RemoteProtocolError, VersionError
 from cesar.base.types import Buffer, NodeId, RoundNo
 from cesar.protocol.wire import Kind, open_frame
@@ -17,12 +19,14 @@ class Inbox:
         early_kinds: what an honest node can send to one that has not begun the round yet.
         any_round: kinds that are taken whatever their round; others decide what to do with them.
         kept_kinds: kinds of which the newest of each sender is kept, however far ahead its round is.
+        can_have_come: whether a round can have begun anywhere by now; frames of others are refused.
     """
 
     def __init__(self, node: NodeId, session: bytes, first_round: RoundNo, largest_frame: int) -> None:
         self.early_kinds = frozenset(Kind)
         self.any_round: frozenset[Kind] = frozenset()
         self.kept_kinds: frozenset[Kind] = frozenset()
+        self.can_have_come: Callable[[RoundNo], bool] = lambda _: True
         self._node, self._session = node, session
         self.largest_frame = largest_frame
         self._expected = first_round  # the current round, or before the first one the round to come
@@ -69,6 +73,10 @@ class Inbox:
             raise RemoteProtocolError(sender, Reason.SESSION, "it belongs to another session", round_)
         if named != sender or sender == self._node:
             raise RemoteProtocolError(sender, Reason.SENDER, f"its header says node {named}", round_)
+        if not self.can_have_come(round_):
+            raise RemoteProtocolError(
+                sender, Reason.UNEXPECTED, "no network can have come to this round yet", round_
+            )
         # Now, later or over. A frame of a later round is kept as it came, unread: what it must say is known when that round begins.
         if kind in self.any_round or (self.running and round_ == self._expected):
             return kind, round_, body

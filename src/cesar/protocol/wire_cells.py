@@ -35,8 +35,12 @@ CARRIED = struct.Struct("<dd")
 """A cell's weight and the samples of its members."""
 
 
+_LEAST_WEIGHT = 2.0**-512
+"""Weights are mixed and never vanish; what is smaller could become zero, and be divided by."""
+
+
 def _check_weights(found: Sequence[float], most: float) -> None:
-    if not all(0.0 <= weight <= most for weight in found):
+    if not all(weight == 0.0 or _LEAST_WEIGHT <= weight <= most for weight in found):
         raise EncodingError(f"a weight is outside 0..{most:g}; no cell has that number of samples")
 
 

@@ -44,7 +44,7 @@ from cesar.peer.driver.cell_file import Arrays, CellFile, Kept
 from cesar.peer.driver.liveness import Liveness, Neighbour
 from cesar.peer.driver.membership import Membership
 from cesar.peer.driver.node_runner import NodeRunner
-from cesar.peer.driver.reception import Reception
+from cesar.peer.driver.reception import Reception, latest_round
 from cesar.peer.driver.report import Report, Totals
 from cesar.peer.driver.task import Task
 from cesar.peer.driver.transcript import Transcript
@@ -297,6 +297,8 @@ class CellRounds:
             state=state,
             samples=self._samples,
             own_pace=True,
+            latest=self._latest,
+            scale_bits=self._config.tables.rounds.scale_bits or method.scale_bits,
         )
         if old is not None and not moved:
             node.inherit(old)
@@ -633,6 +635,10 @@ class CellRounds:
         settles = self._task.mode == CELL_SETTLES
         own = SETTLING_FIRST + self._next_settling if settles else self._next_round
         return RoundNo(max(own, self._furthest(settles)))
+
+    def _latest(self) -> int:
+        """The last round that can have come under this roster; partners that name later ones are not followed."""
+        return min(latest_round(self._membership.roster.issued.timestamp()), SETTLING_FIRST - 1)
 
     def _furthest(self, settles: bool) -> int:
         """The latest round in which a partner is."""

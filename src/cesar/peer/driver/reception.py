@@ -44,6 +44,11 @@ def rounds_since(then: float) -> int:
     return int(ROUNDS_PER_SECOND * max(0.0, time.time() - then))
 
 
+def latest_round(issued: float) -> int:
+    """The last round that can have come under a roster of this time."""
+    return rounds_since(issued) + ROUNDS_AT_ONCE
+
+
 class Reception:
     """The hub of the links (`link.Hub`). It tells `liveness` who is there, `membership` of rosters, and `runner` of
     frames.
@@ -202,10 +207,7 @@ class Reception:
     def _check_round(self, said: Status, version: int | None) -> None:
         """Refuse a round that cannot have come yet under this roster: numbers end at 2^31, and never go back."""
         roster = self._membership.roster
-        if (
-            version == roster.version
-            and said.joinable > rounds_since(roster.issued.timestamp()) + ROUNDS_AT_ONCE
-        ):
+        if version == roster.version and said.joinable > latest_round(roster.issued.timestamp()):
             raise Refusal(f"it says that it is in round {said.joinable}, which cannot have come yet")
 
     def roster_from(self, peer: NodeId, data: bytes) -> None:
