@@ -23,7 +23,7 @@ help:  ## Show what can be made
 	touch $@
 
 .venv/lab: .venv/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable '.[lab]'
+	$(BIN)/python -m pip install --quiet --editable '.[lab,peers]'
 	touch $@
 
 .venv/stamp: .venv/python pyproject.toml

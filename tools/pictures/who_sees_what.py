@@ -7,21 +7,18 @@ python tools/pictures/who_sees_what.py
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
-import cesar
-from cesar.kernels.packing import unpack
-from cesar.protocol.wire import Frame, Kind, read_header
-from cesar.protocol.wire_cells import Scatter
+from cesar_lab.show import watched
+from cesar_lab.show.watched import KEEPER, SITES, WatchedRound
 
 OUT = Path(__file__).parents[2] / "docs" / "who-sees-what.svg"
-PEERS, KEEPER, SHOWN = 4, 0, 3
-CLASSES = 10
+SHOWN = 3
 STYLE = """
   .card { fill: #ffffff; stroke: #d0d7de; }
   .box { fill: #f3f6fa; stroke: #8c959f; }
@@ -39,57 +36,13 @@ STYLE = """
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
-    """What happened in the cell: updates by sender, words as the keeper of a slice got them, and their sum."""
-
-    senders: tuple[int, ...]
-    values: NDArray[np.float32]
-    words: NDArray[np.uint32]
-    sums: NDArray[np.float64]
-
-
-def trained() -> NDArray[np.float32]:
-    """Four updates of a linear classifier that began at zero, after some steps on the site's own digits."""
+def one_round() -> WatchedRound:
+    """The three numbers of the first slice in which the sites differ most; pixels that are always white are left out."""
     images, labels = load_digits(return_X_y=True)
-    parts = [np.arange(peer, len(labels), PEERS) for peer in range(PEERS)]
-    inked = np.all([images[rows].any(axis=0) for rows in parts], axis=0)  # some pixels are always white
-    inputs, models = images[:, inked] / 16, []
-    for rows in parts:
-        weights = np.zeros((CLASSES, inked.sum()))
-        for _ in range(30):
-            scores = np.exp(inputs[rows] @ weights.T)
-            error = scores / scores.sum(axis=1, keepdims=True) - np.eye(CLASSES)[labels[rows]]
-            weights -= 0.5 * error.T @ inputs[rows] / len(rows)
-        models.append(weights.ravel())
-    return np.array(models, dtype=np.float32)
-
-
-def one_round() -> Round:
-    """A round of the real engine, watched at the member that looks after the first slice."""
-    updates = trained()
-    frames: dict[int, Frame] = {}
-
-    def watch(sender: int, recipient: int, frame: Frame) -> None:
-        if frame.kind is Kind.CELL_SCATTER and recipient == KEEPER:
-            frames[sender] = frame
-
-    ensemble = cesar.Ensemble(
-        None, cesar.Cells(size=PEERS, ring_bits=32), updates.shape[1], nodes=PEERS, seed=1
-    )
-    result = ensemble.round(updates, watch=watch)
-    senders = tuple(sorted(frames))
-    words = np.array([_words(frames[i]) for i in senders])
-    values = updates[list(senders)][:, : words.shape[1]]
-    apart = np.sort(np.argsort(-values.std(axis=0))[:SHOWN])
-    # The member knows the new common model and its own update, so it can read the sum of the three others.
-    sums = PEERS * result.vectors[KEEPER].astype(np.float64) - updates[KEEPER]
-    return Round(senders=senders, values=values[:, apart], words=words[:, apart], sums=sums[apart])
-
-
-def _words(frame: Frame) -> NDArray[np.uint32]:
-    scatter = Scatter.decode(read_header(frame.payload)[1], PEERS - 1)
-    return unpack(scatter.values, 32, frame.parameters)
+    inked = np.all([images[site::SITES].any(axis=0) for site in range(SITES)], axis=0)
+    seen = watched.one_round(watched.trained(images[:, inked] / 16, labels))
+    apart = np.sort(np.argsort(-seen.values.std(axis=0))[:SHOWN])
+    return replace(seen, values=seen.values[:, apart], words=seen.words[:, apart], sums=seen.sums[apart])
 
 
 def _numbers(values: NDArray[np.floating]) -> str:
@@ -116,15 +69,15 @@ def draw() -> str:
         _text(790, 40, f"what site {KEEPER} can read", "bold"),
         '<rect class="sees" x="790" y="62" width="306" height="322" rx="8"/>',
     ]
-    for k, peer in enumerate(seen.senders):
+    for k, site in enumerate(seen.senders):
         y = 62 + 84 * k
         parts += [
             f'<rect class="box" x="24" y="{y}" width="296" height="74" rx="8"/>',
-            _text(40, y + 28, f"update of site {peer}", "bold"),
+            _text(40, y + 28, f"update of site {site}", "bold"),
             _text(40, y + 58, _numbers(seen.values[k]), "ink mono"),
             f'<path class="wire" d="M322 {y + 40} H772"/><path class="tip" d="M772 {y + 33} l14 7 l-14 7 z"/>',
             _text(420, y + 30, _hex(seen.words[k]), "noise mono"),
-            _text(806, y + 46, f"from site {peer}: noise", "noise"),
+            _text(806, y + 46, f"from site {site}: noise", "noise"),
         ]
     count = len(seen.senders)
     parts += [
@@ -157,7 +110,7 @@ def draw() -> str:
         _text(
             24,
             590,
-            f"Real values: {PEERS} sites, handwritten digits, one round of the engine (tools/pictures/who_sees_what.py).",
+            f"Real values: {SITES} sites, handwritten digits, one round of the engine (tools/pictures/who_sees_what.py).",
             "soft small",
         ),
     ]

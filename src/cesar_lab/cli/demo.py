@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from cesar.cli.options import AsJson, Workers
 from cesar.cli.output import console
 from cesar_lab.cli import run
-
-if TYPE_CHECKING:
-    from cesar_lab.show.results import MethodRow
-
-PLAIN, CELLS = "plain averaging, everything", "cells of 4, largest 17 %"
-NEXT = """\
-What to try next:
-  cesar explain                                        one secure round, step by step: what each node learned, saw and sent
-  cesar network init --peers 8 --cells 4 --out net     real peers on this machine: keys, certificates, a signed list
-  cesar network up net --dataset digits                … and they train over encrypted connections
-  docs/tutorial.md                                     your own PyTorch script, in 15 minutes"""
-
-
-def insight(rows: list[MethodRow]) -> str:
-    """What the comparison shows, in two sentences, from its own figures."""
-    found = {row.title: row for row in rows}
-    cells, plain = found[CELLS], found[PLAIN]
-    return (
-        f"Plain averaging shows every neighbour the whole model: {100 * plain.value:.1f} % are right, and a node sends {plain.bytes / 1e6:.2f} MB. "
-        f"In cells nobody sees what a single node has trained: {100 * cells.value:.1f} % are right, with "
-        f"{100 * cells.bytes / plain.bytes:.0f} % of the bytes."
-    )
+from cesar_lab.cli.report import show_results
 
 
 def command(
@@ -42,9 +23,23 @@ def command(
 ) -> None:
     """Train 16 nodes on handwritten digits, averaging in five ways; needs no download."""
     with resources.as_file(resources.files("cesar_lab.run") / "demo.toml") as file:
-        run.command(file, out=out, workers=workers, as_json=as_json)
-    if not as_json:
-        from cesar_lab.show.results import summarise  # noqa: PLC0415
+        run.perform(file, out, workers=workers)
+    if as_json:
+        show_results([out], as_json=True)
+        return
+    from cesar_lab.show import demo  # noqa: PLC0415
+    from cesar_lab.show.report import write_report  # noqa: PLC0415
+    from cesar_lab.show.results import read_study, rows_of  # noqa: PLC0415
 
-        console.print(insight(summarise(out)), soft_wrap=True)
-        console.print(NEXT, highlight=False, soft_wrap=True)
+    one = read_study(out)
+    rows = rows_of(one)
+    write_report([out], out / "report.html")
+    console.print(demo.table(one, rows).terminal())
+    console.print(demo.insight(rows), highlight=False)
+    console.print(f"\nOpen in a browser: [bold]{demo.write_demo(out)}[/]", soft_wrap=True)
+    console.print("\nWhat to try next:", highlight=False)
+    activate = Path(sys.executable).with_name("activate")
+    if shutil.which("cesar") is None and activate.exists():
+        console.print(f"  {f'. {activate}':<40}finds the commands below", highlight=False, soft_wrap=True)
+    for line, about in demo.NEXT:
+        console.print(f"  {line:<40}{about}", highlight=False, soft_wrap=True)

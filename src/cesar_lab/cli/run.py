@@ -64,19 +64,43 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Run an experiment: every method and seed of the file, with progress, a table and a report."""
-    from cesar_lab.run import config, execute, loggers  # noqa: PLC0415  (torch takes seconds to import)
-
     if (file is None) == (resume is None):
         raise ConfigError("give an experiment file, or --resume with the directory of an earlier run")
-    if resume is not None:
-        experiment, folder = execute.read(resume), resume
+    with _backend(engine, address, workers) as backend:
+        folder = perform(
+            file,
+            resume or out,
+            override=tuple(override or ()),
+            data_dir=data_dir,
+            workers=workers,
+            backend=backend,
+            trust_code=trust_code,
+        )
+    show_results([folder], as_json=as_json)
+
+
+def perform(
+    file: Path | None,
+    folder: Path | None,
+    *,
+    override: tuple[str, ...] = (),
+    data_dir: Path | None = None,
+    workers: int | None = None,
+    backend: BackendFactory | None = None,
+    trust_code: bool = False,
+) -> Path:
+    """Run the experiment of a file, or without one go on with that of the folder; where its results lie."""
+    from cesar_lab.run import config, execute, loggers  # noqa: PLC0415  (torch takes seconds to import)
+
+    if file is None:
+        assert folder is not None
+        experiment = execute.read(folder)
     else:
-        assert file is not None
-        experiment = config.load(file, tuple(override or ()))
-        folder = out or Path("runs") / experiment.name
+        experiment = config.load(file, override)
+        folder = folder or Path("runs") / experiment.name
         if (folder / "experiment.json").exists() and execute.read(folder) != experiment:
             raise ConfigError(f"{folder} holds another experiment; choose another --out, or remove it")
-    with _backend(engine, address, workers) as backend, run_bars() as progress:
+    with run_bars() as progress:
         execute.execute(
             experiment,
             folder,
@@ -86,4 +110,4 @@ def command(
             trust_code=trust_code,
             observers=[RunBars(progress), *loggers.loggers(experiment, folder)],
         )
-    show_results([folder], as_json=as_json)
+    return folder

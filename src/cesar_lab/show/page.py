@@ -156,7 +156,7 @@ def _bars(chart: Chart) -> Spec:
         text = f" {total:#.3g}".rstrip(".") + f" {chart.y.unit}"
         label = {"text": [text], "textposition": "middle right", "cliponaxis": False, "hoverinfo": "skip"}
         data.append({**end, **label, "meta": colours[name]})
-    x = plot_axis(chart.y.title, range=[0, 1.2 * max(sums.values()) or 1])
+    x = plot_axis(chart.y.title, range=[0, 1.3 * max(sums.values()) or 1])
     spare = max(0, 4 - len(sums)) / 2  # so that a few bars stay slim
     y = plot_axis(
         "", type="category", range=[len(sums) - 0.5 + spare, -0.5 - spare], ticks="", showgrid=False
