@@ -1,4 +1,5 @@
-"""How many trips a round among distant peers takes: each in a network namespace of its own, with a delay on its line (netem).
+"""How many trips a round among distant peers takes: each in a network namespace of its own, with a delay on its line (netem). Where
+that cannot be had all connections go through a relay in user space, which delays what it passes on.
 
 A round of a small model is nothing but waiting. The last member of the cell comes later than all others in every round, and the clock runs from the
 moment when it calls `average` until all members have the new model. What the same takes without a delay is taken off, and the rest is counted in
@@ -11,13 +12,15 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -27,7 +30,8 @@ import numpy as np
 from cesar.base.errors import CesarError, ConfigError
 from cesar.peer.driver.runtime import AsyncPeer
 from cesar.peer.trust.folder import Network, Plan
-from cesar_lab.bench.peers import START_SECONDS, settings
+from cesar_lab.bench.peers import START_SECONDS, free_ports, settings
+from cesar_lab.bench.relay import relaying
 
 PORT = 7400
 LATE_SECONDS = 0.2
@@ -43,12 +47,14 @@ class LatencyBenchmark:
         round_seconds: from the moment when the slowest member is done until all have the new model; median.
         local_seconds: the same without latency.
         trips: the difference, in one-way trips.
+        means: what delays: "netem" or "relay".
     """
 
     latency: float
     round_seconds: float
     local_seconds: float
     trips: float
+    means: str
 
 
 def bench_latency(
@@ -63,34 +69,57 @@ def bench_latency(
     """Time rounds with and without a delay of `latency` seconds on every line.
 
     Raises:
-        ConfigError: namespaces or delays cannot be made here; says why.
+        ConfigError: there would be several cells.
     """
     if peers >= 2 * cells:
         raise ConfigError(f"--latency measures one cell: use fewer than {2 * cells} peers, or larger --cells")
-    with TemporaryDirectory() as place, _lines(peers) as names:
+    with TemporaryDirectory() as place, contextlib.ExitStack() as stack:
         folder = Path(place) / "bench"
-        plan = _Apart(
-            name="bench",
-            graph=nx.empty_graph(peers),
-            settings=settings(1.0, cells),
-            requests={},
-            host="",
-            port=PORT,
-            days=1,
-        )
-        Network.create(folder, plan, datetime.now(UTC))
+        given = {
+            "name": "bench",
+            "graph": nx.empty_graph(peers),
+            "settings": settings(1.0, cells),
+            "requests": {},
+            "days": 1,
+        }
+        lines: Sequence[tuple[str, ...]] = [()] * peers
+        try:
+            names = stack.enter_context(_lines(peers))
+            delay = partial(_delay_all, names)
+            delay(0.0)
+        except ConfigError as error:
+            progress(f"{error}: a relay delays instead")
+            first = free_ports(2 * peers)
+            Network.create(folder, Plan(**given, host="127.0.0.1", port=first), datetime.now(UTC))
+            relay = stack.enter_context(relaying({first + n: first + peers + n for n in range(peers)}))
+            for node in range(peers):
+                _listen_elsewhere(folder / f"peer-{node}", first + peers + node)
+            means, delay = "relay", partial(setattr, relay, "seconds")
+        else:
+            Network.create(folder, _Apart(**given, host="", port=PORT), datetime.now(UTC))
+            means, lines = "netem", [("ip", "netns", "exec", name) for name in names]
         taken = {}
         for seconds in (0.0, latency):
             progress(f"{rounds} rounds with {1000 * seconds:g} ms")
-            for name in names:
-                _run(*delayed(name, seconds))
-            taken[seconds] = _measure(folder, names, size, rounds, latency)
+            delay(seconds)
+            taken[seconds] = _measure(folder, lines, size, rounds, latency)
     return LatencyBenchmark(
         latency=latency,
         round_seconds=taken[latency],
         local_seconds=taken[0.0],
         trips=(taken[latency] - taken[0.0]) / latency,
+        means=means,
     )
+
+
+def _listen_elsewhere(folder: Path, port: int) -> None:
+    """Others find this peer at the relay's port, so that it opens another."""
+    path = folder / "peer.toml"
+    text, found = re.subn(
+        r'^listen = ".*"$', f'listen = "127.0.0.1:{port}"', path.read_text(), flags=re.MULTILINE
+    )
+    assert found == 1, "a peer of this network opens one port"
+    path.write_text(text)
 
 
 class _Apart(Plan):
@@ -108,6 +137,11 @@ def delayed(name: str, seconds: float) -> tuple[str, ...]:
     """The command that has all that leaves a namespace wait."""
     delay = f"{1e6 * seconds:.0f}us"
     return ("tc", "-n", name, "qdisc", "replace", "dev", "eth0", "root", "netem", "delay", delay)
+
+
+def _delay_all(names: list[str], seconds: float) -> None:
+    for name in names:
+        _run(*delayed(name, seconds))
 
 
 def _run(*words: str) -> None:
@@ -148,20 +182,24 @@ def _lines(peers: int) -> Iterator[list[str]]:
         yield names
 
 
-def _measure(folder: Path, names: list[str], size: int, rounds: int, latency: float) -> float:
-    """From the moment when the last has called `average` until all have returned, in the median of all rounds but the first."""
+def _measure(folder: Path, lines: Sequence[tuple[str, ...]], size: int, rounds: int, latency: float) -> float:
+    """From the moment when the last has called `average` until all have returned, in the median of all rounds but the first.
+
+    Args:
+        lines: for each peer the command that puts it where its line is.
+    """
     late = LATE_SECONDS + 4 * latency
     given = [str(size), str(rounds + 1)]
     workers = [
         subprocess.Popen(
             [
-                *("ip", "netns", "exec", name, sys.executable, "-m", "cesar_lab.bench.latency"),
-                *(str(folder / f"peer-{node}"), *given, str(late if node == len(names) - 1 else 0.0)),
+                *(*line, sys.executable, "-m", "cesar_lab.bench.latency"),
+                *(str(folder / f"peer-{node}"), *given, str(late if node == len(lines) - 1 else 0.0)),
             ],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-        for node, name in enumerate(names)
+        for node, line in enumerate(lines)
     ]
     try:
         seen = []

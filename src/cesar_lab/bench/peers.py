@@ -107,7 +107,7 @@ def bench_peers(
             settings=settings(share, cells),
             requests={},
             host="127.0.0.1",
-            port=_free_ports(peers),
+            port=free_ports(peers),
             days=90,
         )
         Network.create(folder, plan, datetime.now(UTC))
@@ -160,7 +160,7 @@ ceiling = {START_SECONDS!r}
 """
 
 
-def _free_ports(count: int) -> int:
+def free_ports(count: int) -> int:
     """The first of `count` neighbouring ports that nobody uses at this moment."""
     for first in random.sample(range(20_000, 30_000, 200), 50):  # two benchmarks may look at once
         with suppress(OSError):

@@ -157,7 +157,7 @@ def bench_peers(
         float | None,
         typer.Option(
             min=1.0,
-            help="Milliseconds of a trip from peer to peer: count how many trips a round takes. Needs root, iproute2 and netem.",
+            help="Milliseconds of a trip from peer to peer: count how many trips a round takes. With root, iproute2 and netem, or through a relay.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -165,7 +165,7 @@ def bench_peers(
     """Time real peers over mutual TLS on this machine, against the bytes and the keystream alone.
 
     With --latency peers are in network namespaces of their own, with a delay on every line, and only trips are counted: of one cell and a small
-    model (--params 1000), from the moment when its slowest member is done.
+    model (--params 1000), from the moment when its slowest member is done. Where there is no netem a relay on loopback delays what they say.
     """
     if latency is not None:
         _bench_latency(peers, params, cells, rounds, latency, as_json=as_json)
@@ -199,7 +199,7 @@ def _bench_latency(
         f"{peers} peers, {params:,} parameters, {latency:g} ms from peer to peer",
         asdict(result),
         as_json=as_json,
-        shown=lambda value: f"{value:,.3f}",
+        shown=lambda value: value if isinstance(value, str) else f"{value:,.3f}",
     )
 
 

@@ -1,12 +1,16 @@
 """Trips of a round among distant peers, counted in network namespaces with a delay; as root, where the kernel has netem."""
 
+import asyncio
 import contextlib
 import subprocess
+import time
 
 import pytest
 
 from cesar.base.errors import ConfigError
 from cesar_lab.bench import latency
+from cesar_lab.bench.peers import free_ports
+from cesar_lab.bench.relay import relaying
 from support.lan import no_namespaces
 
 
@@ -73,7 +77,8 @@ def test_trips_are_what_the_delay_adds(monkeypatch):
     monkeypatch.setattr(latency, "_measure", measure)
     found = latency.bench_latency(4, 1000, cells=4, rounds=1, latency=0.05)
     assert found.trips == pytest.approx(5)
-    assert delays == ["0us"] * 4 + ["50000us"] * 4
+    assert found.means == "netem"
+    assert delays == ["0us"] * 8 + ["50000us"] * 4
     assert networks == [[f"peer-{k}" for k in range(4)]] * 2
 
 
@@ -94,3 +99,54 @@ def test_no_namespace_is_left(monkeypatch):
     with pytest.raises(ConfigError, match="no"), latency._lines(2):
         pass
     assert removed == [calls[0][-1]]
+
+
+def test_where_there_is_no_netem_a_relay_delays(monkeypatch):
+    """Three trips at the least: agree, scatter and gather. A busy machine adds to both times."""
+
+    @contextlib.contextmanager
+    def none(_):
+        raise ConfigError("no netem")
+        yield
+
+    said = []
+    monkeypatch.setattr(latency, "_lines", none)
+    found = latency.bench_latency(3, 1000, cells=3, rounds=3, latency=0.1, progress=said.append)
+    assert found.means == "relay"
+    assert 2.0 <= found.trips <= 12
+    assert said[0] == "no netem: a relay delays instead"
+
+
+def test_a_relay_keeps_the_order_and_takes_its_time():
+    async def talk(relay, port):
+        relay.seconds = 0.05
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        begin = time.monotonic()
+        for k in range(50):
+            writer.write(bytes([k]))
+            await asyncio.sleep(0)
+        got = await reader.readexactly(50)
+        took = time.monotonic() - begin
+        writer.close()
+        assert not await reader.read()
+        await writer.wait_closed()
+        return got, took
+
+    async def echo(reader, writer):
+        while data := await reader.read(100):
+            writer.write(data)
+        writer.close()
+        await writer.wait_closed()
+
+    async def run():
+        first = free_ports(2)
+        server = await asyncio.start_server(echo, "127.0.0.1", first + 1)
+        with relaying({first: first + 1}) as relay:
+            got, took = await talk(relay, first)
+        await asyncio.sleep(0.1)  # the other end sees that it is over
+        server.close()
+        return got, took
+
+    got, took = asyncio.run(run())
+    assert got == bytes(range(50))
+    assert took >= 0.1
