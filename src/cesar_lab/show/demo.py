@@ -128,11 +128,11 @@ def what_a_neighbour_sees() -> Figure:
     parts = np.array_split(
         np.argsort(labels, kind="stable")[: len(labels) // watched.SITES * watched.SITES], watched.SITES
     )
-    rows = np.stack(np.roll(parts, 1, axis=0), axis=1).ravel()  # site 1 has the digits 0, 1 and 2, and so on
+    rows = np.stack(list(np.roll(parts, 1, axis=0)), axis=1).ravel()  # site 1 has the digits 0, 1 and 2, and so on
     seen = watched.one_round(watched.trained(pixels[rows] / 16, labels[rows]))
     inputs = pixels.shape[1]
     site = seen.senders[0]
-    shown = {
+    shown: dict[str, NDArray[np.floating]] = {
         f"trained by site {site}": seen.values[0, :inputs],
         "what it sends": seen.words[0, :inputs].astype(np.float64),
         f"sum of {len(seen.senders)} sites": seen.sums[:inputs],
