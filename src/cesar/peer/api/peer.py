@@ -193,7 +193,12 @@ class Peer:
         return snapshot(self._peer)
 
     def show(self, **figures: float) -> None:
-        """Put figures on the status page and among the metrics, such as `peer.show(accuracy=0.9)`."""
+        """Put figures on the status page and among the metrics.
+
+        ```python
+        peer.show(accuracy=0.93)
+        ```
+        """
         self._peer.totals.figures.update({name: float(value) for name, value in figures.items()})
 
     def due(self) -> bool:
@@ -376,7 +381,13 @@ class Peer:
 
     @property
     def quorum(self) -> bool:
-        """Whether as many cells as the network asks for (`rounds.settle_quorum`) are in the model of the last `settle`."""
+        """Whether as many cells as the network asks for (`rounds.settle_quorum`) are in the model of the last `settle`.
+
+        ```python
+        if not peer.quorum:
+            print("only", peer.present, "of all cells are in this model")
+        ```
+        """
         return self.present is None or self.present >= self._peer.config.tables.rounds.settle_quorum
 
     def save(self, model: nn.Module | None = None) -> Path:
@@ -429,7 +440,12 @@ class Peer:
         return True
 
     def close(self) -> None:
-        """Send what is still to be sent, close the port and end."""
+        """Send what is still to be sent, close the port and end. `with` calls it.
+
+        ```python
+        peer.close()
+        ```
+        """
         if self._page is not None:
             self._page.close()
         on_loop(self._peer.close())
