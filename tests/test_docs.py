@@ -82,6 +82,13 @@ def test_there_is_one_training_loop(place):
     assert [line.strip() for line in shown.splitlines() if line.strip() in calls] == calls
 
 
+def test_the_function_that_peers_run_is_the_same_loop():
+    """`cesar peer run` joins before it and settles after it."""
+    calls = [line for line in LOOP.splitlines() if "peer." in line][1:-1]
+    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    assert [line.strip() for line in page.splitlines() if line.strip() in calls] == calls
+
+
 def commands(path):
     """Every `cesar …` that a shell block shows, as words; lines that end in a backslash go on."""
     for block in re.findall(
