@@ -66,7 +66,7 @@ for batch in loader:
 train_step(model, batch)
 if peer.due():  # every few steps, as peer.toml says
 peer.average(model)  # in place
-peer.settle(model)  # a few last rounds without training, so that all end with one model
+peer.settle(model)  # last rounds without training: all end with one model
 """
 
 
