@@ -34,7 +34,7 @@ def train(folder: Path, model: nn.Module, steps: int) -> None:
             optimiser.step()
             if peer.due():  # every few steps, as peer.toml says
                 peer.average(model)  # in place
-        peer.settle(model)  # a few last rounds without training, so that all end with one model
+        peer.settle(model)  # last rounds without training: all end with one model
         accuracy = (model(inputs[1500:]).argmax(1) == targets[1500:]).float().mean().item()
         print(f"peer {peer.id}: accuracy {accuracy:.3f} after {peer.round} rounds", flush=True)
 

@@ -66,7 +66,7 @@ for batch in loader:
 train_step(model, batch)
 if peer.due():  # every few steps, as peer.toml says
 peer.average(model)  # in place
-peer.settle(model)  # a few last rounds without training, so that all end with one model
+peer.settle(model)  # last rounds without training: all end with one model
 """
 
 
@@ -80,6 +80,13 @@ def test_there_is_one_training_loop(place):
     shown = (ROOT / "examples" / "plain_pytorch.py").read_text(encoding="utf-8")
     calls = [line for line in LOOP.splitlines() if "peer." in line]
     assert [line.strip() for line in shown.splitlines() if line.strip() in calls] == calls
+
+
+def test_the_function_that_peers_run_is_the_same_loop():
+    """`cesar peer run` joins before it and settles after it."""
+    calls = [line for line in LOOP.splitlines() if "peer." in line][1:-1]
+    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    assert [line.strip() for line in page.splitlines() if line.strip() in calls] == calls
 
 
 def commands(path):

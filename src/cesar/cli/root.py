@@ -33,7 +33,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
-    help="Train one model together, without a server: what a site trains is only seen added to what others train.",
+    help="Train one model together, without a server: each site's training is only ever seen added to that of others.",
 )
 
 

@@ -128,7 +128,8 @@ def what_a_neighbour_sees() -> Figure:
     parts = np.array_split(
         np.argsort(labels, kind="stable")[: len(labels) // watched.SITES * watched.SITES], watched.SITES
     )
-    rows = np.stack(list(np.roll(parts, 1, axis=0)), axis=1).ravel()  # site 1 has the digits 0, 1 and 2, and so on
+    # Site 1 has the digits 0, 1 and 2, and so on.
+    rows = np.stack(list(np.roll(parts, 1, axis=0)), axis=1).ravel()
     seen = watched.one_round(watched.trained(pixels[rows] / 16, labels[rows]))
     inputs = pixels.shape[1]
     site = seen.senders[0]

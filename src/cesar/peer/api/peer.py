@@ -6,7 +6,7 @@
             train_step(model, batch)
             if peer.due():  # every few steps, as peer.toml says
                 peer.average(model)  # in place
-        peer.settle(model)  # a few last rounds without training, so that all end with one model
+        peer.settle(model)  # last rounds without training: all end with one model
 
 All peers of a process share one event loop on a thread of its own; the calls here wait for it.
 """
