@@ -18,6 +18,7 @@ from cesar_lab.paper.document import write_document
 from cesar_lab.paper.outcome import read_all, read_shorter, read_timed
 from cesar_lab.run import config
 from cesar_lab.run import execute as run
+from cesar_lab.show.paired import paired
 from cesar_lab.show.results import read_study, rows_of
 
 ROOT = Path(__file__).parent.parent
@@ -67,7 +68,7 @@ def test_the_first_screen_has_the_two_commands_and_the_warning():
     shown = re.findall(r"^make ([a-z-]+)", first, re.MULTILINE)
     assert shown == ["demo", "test"]
     assert {*shown} <= {*targets}
-    assert "One round is protected, many are not" in first
+    assert "CESAR protects one round and not many" in first
 
 
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted((ROOT / "src").rglob("*.html"))]
@@ -220,6 +221,51 @@ def test_the_first_page_has_the_figures_of_cells():
     )
     assert f"cells of four take {time['ratio_to_dpsgd']:.2f} times as long" in text
     assert f"A round takes {100 * (time['ratio_to_dpsgd'] - 1):.0f} % longer" in text
+
+
+def points(one, other):
+    """A difference in points, as pages print it."""
+    found = paired(one, other)
+    assert found is not None and found.margin is not None
+    mean, low, high = (
+        100 * value for value in (found.mean, found.mean - found.margin, found.mean + found.margin)
+    )
+    return f"{mean:+.2f} ({low:+.2f} to {high:+.2f})".replace("-", "−")
+
+
+def test_pages_have_the_differences_of_their_runs():
+    """README and the note on cells; a run that is added changes them."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    note = (DOCS / "design" / "018-cells-learning.md").read_text(encoding="utf-8")
+    runs = {
+        name: {row.title: row for row in rows_of(read_study(DOCS / "results" / name))}
+        for name in ("cells-shards", "cells-iid", "cells-away-10", "cells-away-20", "cells-fewer")
+    }
+    shards, whole, blocks = runs["cells-shards"], "cells of 4, everything", "cells of 4, blocks 17 %"
+
+    def both(one, other):
+        return points(one.trained_by_seed, other.trained_by_seed), points(one.by_seed, other.by_seed)
+
+    assert "| {} | {} | 7 |".format(*both(shards[whole], shards["D-PSGD, everything"])) in readme
+    assert "| {} | {} | 3 |".format(*both(shards[blocks], shards["D-PSGD, random 30 %"])) in readme
+    assert f"| {both(shards[blocks], shards['D-PSGD, everything'])[1]}: not decided | 3 |" in readme
+    for title in (whole, blocks, "D-PSGD, everything"):
+        rare, often = (both(runs[f"cells-away-{part}"][title], shards[title]) for part in (10, 20))
+        assert f"| {title} | {' | '.join((*rare, *often))} |" in note
+        if title != blocks:
+            assert "| {} | {} | 3 |".format(*rare) in readme
+    trained, settled = both(runs["cells-fewer"][whole], shards[whole])
+    assert f"{settled.replace(' (', ' points (')} settled, {trained} trained" in note
+    for title, other, when in (
+        ("cells of 8, everything", whole, 0),
+        ("cells of 8, everything", whole, 1),
+        (whole, "cells of 3, everything", 0),
+        ("cells of 4, everything, three cells heard", whole, 0),
+        ("cells of 4, everything, three cells heard", whole, 1),
+    ):
+        assert both(shards[title], shards[other])[when] in note.replace(" points (", " ("), (title, other)
+    iid = both(runs["cells-iid"][whole], runs["cells-iid"]["D-PSGD, everything"])
+    assert all(one in note.replace(" points (", " (") for one in iid)
 
 
 def figures(folder, seeds=3):
