@@ -68,7 +68,7 @@ def test_the_first_screen_has_the_two_commands_and_the_warning():
     shown = re.findall(r"^make ([a-z-]+)", first, re.MULTILINE)
     assert shown == ["demo", "test"]
     assert {*shown} <= {*targets}
-    assert "CESAR protects one round and not many" in first
+    assert "The paper's method, CESAR, protects one round and not many" in first
 
 
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted((ROOT / "src").rglob("*.html"))]
@@ -226,7 +226,8 @@ def test_the_first_page_has_the_figures_of_cells():
 def points(one, other):
     """A difference in points, as pages print it."""
     found = paired(one, other)
-    assert found is not None and found.margin is not None
+    assert found is not None
+    assert found.margin is not None
     mean, low, high = (
         100 * value for value in (found.mean, found.mean - found.margin, found.mean + found.margin)
     )
