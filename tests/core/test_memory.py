@@ -25,6 +25,17 @@ def place(array):
     return array.__array_interface__["data"][0]
 
 
+def test_a_piece_that_is_gone_leaves_nothing_to_search_for():
+    gc.collect()
+    gc.disable()
+    try:
+        for length in (37 * MB, 41 * MB):
+            memory.empty(length, np.uint8)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+
 def test_a_piece_is_used_again_when_its_last_view_is_gone():
     array = memory.empty(3 * MB, np.uint8)
     where, view = place(array), array[MB:].view("<u4")[5:].data

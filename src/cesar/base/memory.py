@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
+from functools import lru_cache
 from itertools import count
 from typing import Any
 
@@ -37,9 +38,23 @@ def empty(length: int, dtype: DTypeLike) -> NDArray[Any]:
     piece = _from_shelf(size)
     if piece is None:
         piece = np.empty(-(-size // LEAST) * LEAST, np.uint8)
-    lease = (ctypes.c_ubyte * len(piece)).from_buffer(piece.data)  # every view of the result keeps it alive
+    lease = _lease_type(len(piece)).from_buffer(piece.data)  # every view of the result keeps it alive
     weakref.finalize(lease, _give_back, piece).atexit = False
     return np.frombuffer(memoryview(lease), np.uint8, size).view(kind)
+
+
+@lru_cache(maxsize=_MOST)
+def _lease_type(length: int) -> type[ctypes.Array[ctypes.c_ubyte]]:
+    """Kept, because a type is a cycle: only Python's collector would find one that nobody uses any more."""
+    return ctypes.c_ubyte * length
+
+
+@lru_cache(maxsize=2)
+def zeros(length: int) -> NDArray[np.float32]:
+    """Zeros that nobody writes to, the same for all who ask: while they are only read they take no memory."""
+    found = np.zeros(length, np.float32)
+    found.flags.writeable = False
+    return found
 
 
 def keep_freed() -> bool:
