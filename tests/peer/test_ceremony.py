@@ -178,6 +178,8 @@ def test_the_log_of_rosters_is_a_chain(tmp_path):
         with pytest.raises(ConfigError, match="is not what was written there"):
             changes.check_log(network.folder)
         assert "is not what was written there" in refused("network", "show", network.folder)
+    log.write_text("".join(lines[1:]))
+    assert "lines before it are missing" in refused("network", "show", network.folder)
     log.write_text("2026-01-01T00:00:00Z signed version 1 (00): of an earlier release\n")
     changes.append_to_log(network.folder, "signed", network.roster, ["more"], datetime.now(UTC))
     assert changes.check_log(network.folder)[0] == 2

@@ -16,6 +16,7 @@ from cesar.peer.driver.liveness import Neighbour
 from cesar.peer.driver.runtime import AsyncPeer
 from cesar.peer.ops import check
 from cesar.peer.ops.check import Check, members_of, vector_of
+from cesar.peer.trust.config import PeerConfig
 from support.localnet import make
 from support.waiting import until
 
@@ -47,6 +48,19 @@ def noted(findings):
 
 def texts(findings):
     return {finding.item: finding.text for finding in findings}
+
+
+def test_a_status_page_that_has_no_port(tmp_path):
+    """A run would not begin, so the check says it; all else is looked at as well."""
+    net, _ = make(tmp_path / "net", nx.complete_graph(3))
+    config = PeerConfig.load(net / "peer-0").tables.peer
+    with socket.create_server(("127.0.0.1", int(config.status.partition(":")[2]))):
+        outcome = run_checks(net, 0, 1, 2)
+    assert list(wrong(outcome[0])) == ["status page"]
+    assert f"cannot listen on {config.status}" in wrong(outcome[0])["status page"]
+    assert "is exactly what it must be" in texts(outcome[0])["secure round"]
+    assert not wrong(outcome[1])
+    assert texts(outcome[1])["status page"].startswith("is served at http://127.0.0.1:")
 
 
 def test_peers_that_come_at_different_moments_verify_one_another(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from datetime import UTC, datetime
 
@@ -117,6 +118,20 @@ def test_what_does_not_fit_is_refused_as_a_whole(sites, what, words):
     before = contents(sites / "peer-0")
     assert words in refused(*install(0, *compared))
     assert contents(sites / "peer-0") == before
+
+
+@pytest.mark.parametrize("what", ["listen", "setting"])
+def test_words_of_the_authority_are_escaped(sites, what):
+    """Its file could draw lines that look like those of this site's own command."""
+    settings = sites / "net/signed/peer-0/peer.toml"
+    words = "\\n\\u001b[2KTook everything"
+    said = f'listen = "{words}"' if what == "listen" else f'"{words}" = 1'
+    settings.write_text(re.sub("listen = .*", lambda _: said, settings.read_text()))
+    command = install(0, *agreed("net/ca/ca.pem"))
+    shown = refused(*command) if what == "setting" else call(*command)
+    assert "\\n\\x1b[2KTook everything" in shown
+    assert "\x1b" not in shown
+    assert "\nTook everything" not in shown
 
 
 def test_an_authority_that_nobody_compared_is_refused(sites):

@@ -31,7 +31,7 @@ def network(tmp_path):
 def place(network):
     folder = network.folder / f"peer-{NODE}"
     identity, state = Identity.load(folder), StateFile(folder / "state.json")
-    member = Membership(identity, newest(folder, state, identity.ca), folder, state)
+    member = Membership(identity, newest(folder, state, identity), folder, state)
     member.remember()
     return member
 

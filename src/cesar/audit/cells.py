@@ -19,7 +19,7 @@ from cesar.graph.neighbourhood import check_collusion, parties
 
 FOR_ALL_ROUNDS = (
     "This holds for all rounds together: every number that a participant trains is in one sum, over its whole cell, and never "
-    "in another. It holds since the version after 0.2, and for cells alone."
+    "in another. It holds for cells only, since version 0.3."
 )
 
 

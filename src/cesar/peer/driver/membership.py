@@ -46,7 +46,7 @@ AMISS = timedelta(minutes=10)
 """Clocks that differ by more are worth a warning, once a day."""
 
 
-def newest(folder: Path, state: StateFile, ca: bytes, consent: Consent = AUTO) -> Roster:
+def newest(folder: Path, state: StateFile, identity: Identity, consent: Consent = AUTO) -> Roster:
     """The newest roster that lies in a peer's folder or beside its state; where the site wants to be asked, the newest that
     it has agreed to. The first one came with its own hands.
 
@@ -54,6 +54,7 @@ def newest(folder: Path, state: StateFile, ca: bytes, consent: Consent = AUTO) -
         ConfigError: there is none that can be used.
     """
     found: list[Roster] = []
+    ca = identity.ca
     problems: list[ConfigError] = []
     for path in dict.fromkeys((folder / FILE, state.folder / FILE)):
         try:
@@ -70,7 +71,7 @@ def newest(folder: Path, state: StateFile, ca: bytes, consent: Consent = AUTO) -
     if (why := roster.follows(old)) is not None:
         log.warning("version %d of the roster does not count: %s", roster.version, why)
         return old
-    if consent.asks(old, roster) and not consent.given(state.folder, roster, datetime.now(UTC)):
+    if consent.asks(old, roster, identity.id) and not consent.given(state.folder, roster, datetime.now(UTC)):
         return old
     return roster
 
@@ -126,6 +127,7 @@ class Membership:
         self._looked_at: set[bytes] = set()  # digests of rosters that were read: none is read twice
         self.over = ""
         self._warned: date | None = None
+        self._wrong = False
         self._complaint = ""
         self._signed = roster  # the roster that was signed last, of all that came from the authority
         self.clock_of_others: Callable[[], float] = lambda: 0.0
@@ -225,9 +227,9 @@ class Membership:
                 )
             if end - now < SOON and self._warned != now.date():
                 log.warning("the %s ends on %s: %s", what, f"{end:%Y-%m-%d}", remedies[what])
-        if wrong and self._warned != now.date():
+        if wrong and (self._warned != now.date() or not self._wrong):  # once a day, and when it begins
             log.warning("a clock is wrong%s", wrong)
-        self._warned = now.date()
+        self._warned, self._wrong = now.date(), bool(wrong)
 
     def look(self) -> None:
         """See whether the site has put a newer roster into the folder, or approved one that was held."""
@@ -287,7 +289,7 @@ class Membership:
 
     def _agreed(self, newer: Roster) -> None:
         """Use a roster from the next round on, or keep it until this site has approved it."""
-        folder, asks = self._state.folder, self._consent.asks(self.roster, newer)
+        folder, asks = self._state.folder, self._consent.asks(self.roster, newer, self._identity.id)
         if not asks or self._consent.given(folder, newer, self.now()):
             self.newer = newer
         elif self.held is None or self.held.version < newer.version:

@@ -108,7 +108,7 @@ async def fly(path: str | Path, tensors: tuple[int, ...], wait: float | None = N
     roster = newest(
         config.folder,
         StateFile(config.state / states.FILE),
-        identity.ca,
+        identity,
         Consent(config.tables.peer.approve),
     )
     held = states.lock(config.state)  # the folder is not touched, but a peer runs once

@@ -12,6 +12,7 @@ relay between two of them may be a node that is not there yet, and changes from 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import hashlib
 import logging
@@ -34,6 +35,7 @@ from cesar.peer.driver.state import FILE as STATE_FILE
 from cesar.peer.driver.state import StateFile
 from cesar.peer.net import probe
 from cesar.peer.net.messages import RELEASE
+from cesar.peer.ops.status import StatusPage
 from cesar.peer.trust import changes, naming
 from cesar.peer.trust.certificates import read_authority
 from cesar.peer.trust.config import PeerConfig, session_of
@@ -107,7 +109,8 @@ class Check:
             logging.getLogger("cesar").addHandler(refusals)
             try:
                 if await self._open(peer):
-                    await self._watch(peer)
+                    with contextlib.closing(self._open_page(peer)):
+                        await self._watch(peer)
                     self._conclude(peer, refusals)
             finally:
                 await peer.close()
@@ -143,7 +146,7 @@ class Check:
         self._say(
             True, "files", f"{folder}: settings, private keys, certificate and authority belong together"
         )
-        roster = self._try("roster", lambda: newest(folder, state, identity.ca))
+        roster = self._try("roster", lambda: newest(folder, state, identity))
         if roster is None:
             return None
         mine = StateFile(kept / STATE)
@@ -217,6 +220,15 @@ class Check:
             ok, text = probe.own_port(listen, address, found, _list(callers))
             self._say(ok, "port", text)
         return True
+
+    def _open_page(self, peer: AsyncPeer) -> StatusPage | contextlib.ExitStack:
+        """Take the port of the status page, too, as a run does: without it a run does not begin."""
+        address = peer.config.tables.peer.status
+        page = None if address is None else self._try("status page", lambda: StatusPage(peer))
+        if page is None:
+            return contextlib.ExitStack()
+        self._say(True, "status page", f"is served at http://{address}")
+        return page
 
     async def _watch(self, peer: AsyncPeer) -> None:
         """Meet the neighbours and average with those that check too, until all is seen or the time is over."""

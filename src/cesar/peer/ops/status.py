@@ -241,7 +241,7 @@ class StatusPage:
             self._server = (_Server6 if ":" in host else ThreadingHTTPServer)((host, port), Handler)
         except OSError as error:
             raise ConfigError(
-                f"peer.status: cannot listen on {address} ({error.strerror}); choose another"
+                f"peer.status: cannot listen on {address} ({error.strerror}); choose another port in peer.toml"
             ) from None
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), daemon=True)

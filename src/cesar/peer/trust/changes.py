@@ -40,8 +40,8 @@ class Consent:
     """Which changes a site wants to agree to before its peer follows them.
 
     Attributes:
-        mode: "auto" for none, "cells" for changes of cells, "ask" for all; or "wait:24h": all, and silence is consent
-            after that time.
+        mode: "auto" for none, "cells" for changes of cells and of who stands behind a partner's id, "ask" for all; or
+            "wait:24h": all, and silence is consent after that time.
     """
 
     mode: str = "auto"
@@ -58,11 +58,16 @@ class Consent:
         found = _WAIT.fullmatch(self.mode)
         return None if found is None else int(found[1]) * _UNITS[found[2]]
 
-    def asks(self, old: Roster, new: Roster) -> bool:
-        """Whether somebody has to agree to this change."""
-        if self.mode == "cells":
-            return old.plan is not None and (new.plan is None or old.plan.cells != new.plan.cells)
-        return self.mode != "auto"
+    def asks(self, old: Roster, new: Roster, me: NodeId) -> bool:
+        """Whether somebody at this node's site has to agree to this change."""
+        if self.mode != "cells":
+            return self.mode != "auto"
+        if old.plan is None:
+            return False
+        if new.plan is None or old.plan.cells != new.plan.cells:
+            return me in new.members  # a removal of this node itself needs nobody's consent
+        # The same ids can be other people: with keys of its own for all partners of a site, the authority would be its cell.
+        return not all(new.members[i].continues(old.members[i]) for i in new.plan.place(me).view)
 
     def given(self, folder: Path, roster: Roster, now: datetime) -> bool:
         """Whether the site has agreed to a roster, or has had its time."""
@@ -117,7 +122,8 @@ def _member(name: str, old: Member, new: Member) -> Iterator[str]:
         yield f"{name} is reached at {new.address or 'no address'} now, not at {old.address or 'none'}"
     if old.fingerprint != new.fingerprint:
         keys = "" if old.agreement_key == new.agreement_key else " and new keys"
-        yield f"{name} has a new certificate{keys}, until {new.expires:%Y-%m-%d}"
+        doubt = "" if new.continues(old) else ", for which its old key has not asked"
+        yield f"{name} has a new certificate{keys}, until {new.expires:%Y-%m-%d}{doubt}"
 
 
 def _edges(old: Roster, new: Roster, me: NodeId | None) -> Iterator[str]:
@@ -211,6 +217,12 @@ def check_log(folder: Path) -> tuple[int, str]:
     except FileNotFoundError:
         data = b""
     lines = data.splitlines()
+    first = _AFTER.search(lines[0]) if lines else None
+    if first is not None and first[1].decode() != _hash_of_last(b""):
+        raise ConfigError(
+            f"{folder / LOG}: line 1 is not what was written there first, or lines before it are missing; compare it with the log "
+            "of another site"
+        )
     for number, (line, following) in enumerate(pairwise(lines), 1):
         named = _AFTER.search(following)
         if named is None and _AFTER.search(line) is None:

@@ -270,11 +270,13 @@ class Network:
                 "and sign it under another id"
             )
         name, address = request.name or old.name, request.address or old.address
-        former = until = None
-        if overlap > 0 and request.follows(old.certificate):
-            former = old.certificate
-            until = min(old.expires, now.replace(microsecond=0) + timedelta(days=overlap))
-        member = Member.of(certificate, name=name, address=address, former=former, until=until)
+        former = until = asked = None
+        if request.follows(old.certificate):
+            asked = request  # other sites can see that the authority has not put keys of its own in this one's place
+            if overlap > 0:
+                former = old.certificate
+                until = min(old.expires, now.replace(microsecond=0) + timedelta(days=overlap))
+        member = Member.of(certificate, name=name, address=address, former=former, until=until, asked=asked)
         return self._admit(member, self.roster.graph, now)
 
     def reauthorise(self, *, now: datetime, days: int) -> Network:

@@ -29,6 +29,7 @@ from cesar.peer.trust.certificates import (
 )
 from cesar.peer.trust.config import FILE as PEER
 from cesar.peer.trust.config import PeerConfig
+from cesar.peer.trust.foreign import escaped
 from cesar.peer.trust.keyfiles import CA_CERTIFICATE, CERTIFICATE, REQUEST, file_fingerprint, read_public
 from cesar.peer.trust.roster import FILE as ROSTER
 from cesar.peer.trust.roster import LIMIT, Roster
@@ -169,7 +170,7 @@ def _settings(data: bytes) -> str:
         extra = set() if allowed is None else set(value if isinstance(value, dict) else [table]) - allowed
         if extra:
             raise ConfigError(
-                f"{PEER} wants to decide {table}.{min(extra)}, which is this site's own business; ask the authority why"
+                f"{PEER} wants to decide {escaped(f'{table}.{min(extra)}', 80)}, which is this site's own business; ask the authority why"
             )
     listens = tables.get("peer", {}).get("listen")
-    return f"listens at {listens}" if listens else "opens no port"
+    return f"listens at {escaped(str(listens), 80)}" if listens else "opens no port"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from types import MappingProxyType
 
+from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from cesar.base.errors import ConfigError
@@ -14,6 +15,7 @@ from cesar.base.types import NodeId
 from cesar.peer.trust.address import check_address
 from cesar.peer.trust.certificates import (
     CertifiedNode,
+    Request,
     check_issuer,
     check_name,
     fingerprint,
@@ -34,6 +36,7 @@ class Member:
         host_name: what TLS must find in the certificate.
         owner: who runs it, if the certificate says so; else it is its own.
         former, until: a certificate that is accepted until then, too, while its site changes to the new one.
+        asked: the request that the certificate answers, if the holder of the one before has signed it.
     """
 
     id: NodeId
@@ -50,6 +53,7 @@ class Member:
     former: bytes | None = field(default=None, repr=False)
     former_fingerprint: bytes = field(default=b"", repr=False)
     until: datetime | None = None
+    asked: Request | None = field(default=None, repr=False)
 
     @classmethod
     def of(
@@ -60,6 +64,7 @@ class Member:
         address: str | None,
         former: bytes | None = None,
         until: datetime | None = None,
+        asked: Request | None = None,
     ) -> Member:
         """A member from its certificate (PEM).
 
@@ -89,7 +94,24 @@ class Member:
             former=former,
             former_fingerprint=mark,
             until=until,
+            asked=asked,
         )
+
+    def continues(self, old: Member) -> bool:
+        """Whether this is the same site as in an older roster, by the word of its keys and not only of the authority.
+
+        Its keys and its owner are the same, or the old key has signed the request for the new ones.
+        """
+        if self.owner != old.owner:
+            return False
+        mine = self._keys()
+        if mine == old._keys():
+            return True
+        # The request, too, must be about these keys: one that the site made for others can lie beside any certificate.
+        return self.asked is not None and self.asked.follows(old.certificate) and _keys_in(self.asked) == mine
+
+    def _keys(self) -> tuple[bytes, bytes]:
+        return _spelled(read_certificate(self.certificate).public_key()), self.agreement_key
 
     def valid(self, now: datetime) -> bool:
         """Whether the certificate's dates allow it to be used at that moment."""
@@ -106,12 +128,53 @@ class Member:
         return shown == self.fingerprint or (len(self.accepted(now)) > 1 and shown == self.former_fingerprint)
 
 
+def _spelled(key: CertificatePublicKeyTypes) -> bytes:
+    return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+
+
+def _keys_in(request: Request) -> tuple[bytes, bytes]:
+    named, key = request.open()
+    return _spelled(key), named.agreement_key
+
+
+def write_entry(member: Member, neighbours: Iterable[int]) -> dict[str, object]:
+    """A member and its neighbours, as `read_entry` reads them."""
+    entry: dict[str, object] = {
+        "id": member.id,
+        "name": member.name,
+        "address": member.address,
+        "certificate": member.certificate.decode(),
+        "former": None if member.former is None else member.former.decode(),
+        "until": None if member.until is None else member.until.isoformat(),
+        "neighbours": sorted(neighbours),
+    }
+    if member.asked is not None:
+        entry["asked"] = {"csr": member.asked.csr.decode(), "continues": member.asked.continues.hex()}
+    return entry
+
+
+def _asked(value: object) -> Request | None:
+    match value:
+        case None:
+            return None
+        case {"csr": str() as csr, "continues": str() as proof, **rest} if not rest:
+            try:
+                return Request(csr=csr.encode(errors="replace"), continues=bytes.fromhex(proof))
+            except ValueError:
+                pass
+    raise ConfigError("its request cannot be read")
+
+
 def read_entry(value: object) -> tuple[Member, list[int]]:
     """A member and its neighbours, as a roster lists them.
 
     Raises:
         ConfigError: says of whom what is wrong.
     """
+    asked = None
+    if isinstance(value, dict):
+        value = dict(value)
+        asked = value.pop("asked", None)
     match value:
         case {
             "id": int() as node,
@@ -139,6 +202,7 @@ def read_entry(value: object) -> tuple[Member, list[int]]:
             address=address,
             former=None if former is None else former.encode(errors="replace"),
             until=None if until is None else read_time(until),
+            asked=_asked(asked),
         )
     except ConfigError as error:
         raise ConfigError(f"node {node}: {error}") from None
@@ -170,7 +234,7 @@ def check_members(listed: list[Member], network: str, ca: bytes) -> Mapping[Node
                 raise ConfigError(f"the certificate of node {member.id}: {error}") from None
             listed_keys += [
                 CertifiedNode.of(certificate).agreement_key,
-                certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo),
+                _spelled(certificate.public_key()),
             ]
         for key in listed_keys:
             if keys.setdefault(key, member.id) != member.id:

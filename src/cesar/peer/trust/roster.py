@@ -41,7 +41,7 @@ from cesar.graph.neighbourhood import Neighbourhood, Owners, check_shape
 from cesar.peer.trust.authority import Authority, verify
 from cesar.peer.trust.certificates import check_network, read_authority, same_authority
 from cesar.peer.trust.keyfiles import read_public
-from cesar.peer.trust.member import Member, check_members, read_entry, read_time
+from cesar.peer.trust.member import Member, check_members, read_entry, read_time, write_entry
 from cesar.peer.trust.signers import Signers, cosign, joined, parted
 
 FILE = "roster.json"
@@ -213,15 +213,7 @@ class Roster:
             "settings": dict(settings or {}),
             "cells": None if cells is None else [sorted(cell) for cell in cells],
             "peers": [
-                {
-                    "id": member.id,
-                    "name": member.name,
-                    "address": member.address,
-                    "certificate": member.certificate.decode(),
-                    "former": None if member.former is None else member.former.decode(),
-                    "until": None if member.until is None else member.until.isoformat(),
-                    "neighbours": [] if graph is None else sorted(graph[member.id]),
-                }
+                write_entry(member, [] if graph is None else graph[member.id])
                 for member in sorted(members, key=lambda member: member.id)
             ],
         }
@@ -371,7 +363,11 @@ def _plan(
 
 
 def _check_settings(settings: Mapping[str, object]) -> None:
-    if not all(value is None or isinstance(value, str | int | float) for value in settings.values()):
+    # Names of settings stand in what people agree to, as they are.
+    named = all(key.isidentifier() and key.isascii() for key in settings)
+    if not named or not all(
+        value is None or isinstance(value, str | int | float) for value in settings.values()
+    ):
         raise ConfigError("the roster has settings that this version does not know; update cesar")
 
 
