@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cesar.base import memory
 from cesar.base.errors import DataError, LocalProtocolError, Reason, RemoteProtocolError
 from cesar.base.types import Buffer, Entropy, NodeId, RoundNo, Vector
 from cesar.crypto.keys import Keyring, RoundId
@@ -69,6 +70,7 @@ class CellNode:
             `skip`; see `CellRound`.
         latest: says the last round to which a network can have come by now. Members follow one another to later rounds, and numbers
             never go back, so that one of them must not be able to name any number. None: there is no such round.
+        hands_out: False if the driver takes new models from `state.put_model`; those of `AggregateReady` are empty then.
         scale_bits: agreements of members with values over 2^this times the own (or 1, if those are smaller) are refused.
 
     Attributes:
@@ -92,6 +94,7 @@ class CellNode:
         own_pace: bool = False,
         latest: Callable[[], int] | None = None,
         scale_bits: int | None = None,
+        hands_out: bool = True,
     ) -> None:
         method.check_samples(samples)
         if tensors is not None and (sum(tensors) != size or min(tensors, default=-1) < 0):
@@ -104,8 +107,10 @@ class CellNode:
         self._state: CellState | None = None
         self._inbox = Inbox(node, session, RoundNo(first_round), self._largest_frame())
         self._inbox.early_kinds = _EARLY
+        self._inbox.longest = self._longest()
         if latest is not None:
             self._inbox.can_have_come = lambda round_: _can_have_come(round_, latest())
+        self._hands_out = hands_out
         self._own_pace, self._samples, self._scale_bits = own_pace, samples, scale_bits
         if own_pace:
             self._inbox.any_round = frozenset((Kind.CELL_EXCHANGE,))
@@ -242,30 +247,39 @@ class CellNode:
         if agreed is not None:
             self._round.agreed = agreed
         self._number, self.ledger, self.selected = round_, Ledger(), self._round.chosen
-        self._out = np.empty_like(state.common) if out is None else out
+        if out is not None:
+            self._out = out
+        else:
+            self._out = memory.empty(self.size if self._hands_out else 0, np.float32)
         for sender, payload in self._inbox.open(round_):
             try:
                 self.receive(sender, payload)
             except RemoteProtocolError as error:
                 self._events.append(FrameRejected(error=error))
-        for sender, said in tuple(self._news.items()):
+        for said in self._news.values():
             for number in sorted(said):
                 if number >= SETTLING_FIRST and step_of(number) < step_of(max(round_, SETTLING_FIRST)):
                     del said[number]  # of a step that is over
-                    continue
+        self._hear_news()
+        self._settle()
+
+    def _hear_news(self) -> None:
+        """Give the round what keepers of other cells have said since they were last heard."""
+        for sender, said in tuple(self._news.items()):
+            for number in sorted(said):
                 try:
                     self._hear(sender, number, said[number])
                 except RemoteProtocolError as error:
                     del said[number]
                     self._events.append(FrameRejected(error=error))
-        self._settle()
 
     def _trained(self, vector: Vector) -> Vector:
         """What a model has that the common one has not. If a round has thrown something away and ended without a result, or was begun
         anew, the model still has that: it is taken out, so that it is in no sum again.
         """
         with np.errstate(over="ignore", invalid="ignore"):
-            change: Vector = vector - self.state.common
+            change: Vector = memory.empty(self.size, np.float32)
+            np.subtract(vector, self.state.common, out=change)
             return change if self.state.thrown is None else change - self.state.thrown
 
     def _check(self, round_: RoundNo, place: CellPlace, vector: Vector | None, metric: float | None) -> None:
@@ -286,7 +300,8 @@ class CellNode:
         known = self._news.setdefault(sender, {})
         settles = round_ >= SETTLING_FIRST
         latest = max((number for number in known if (number >= SETTLING_FIRST) == settles), default=-1)
-        if round_ <= latest:
+        # A cell that listens while it waits for a member speaks more than once in a round; what it said before is out of date.
+        if round_ < latest or (settles and round_ == latest):
             raise RemoteProtocolError(
                 sender, Reason.DUPLICATE, "it has told its cell's model already", round_
             )
@@ -332,6 +347,17 @@ class CellNode:
         """The round that runs."""
         return self._round if self._inbox.running else None
 
+    def listen(self) -> None:
+        """Members keep this one waiting: go on exchanging models with other cells meanwhile."""
+        if self.round is not None:
+            self._forget_news(self.round.listen())
+            self._hear_news()  # of the cells that it hears next
+
+    def _forget_news(self, mixed: dict[NodeId, RoundNo]) -> None:
+        """Nothing is mixed in twice."""
+        for sender, number in mixed.items():
+            self._news.get(sender, {}).pop(number, None)
+
     def skip(self) -> None:
         """Wait no longer for what the current phase waits for."""
         self._settle(skip=True)
@@ -340,6 +366,18 @@ class CellNode:
         """A model with its claim; nothing is larger."""
         voting = 4 * DRAWS * MOST_BOXES if self._method.robust else 0
         return HEADER_BYTES + 4 * self.size + self._method.blocks(self.size) + 32 * 256 + 1024 + voting
+
+    def _longest(self) -> dict[Kind, int]:
+        """Bodies of frames that are kept unread until everybody has agreed: all but the model are as long as a slice, or shorter."""
+        words, tensors = -(-bits.words_for(self.size) // self._method.size), len(self.edges)
+        # Values, and for each word at most 8 blocks with scores of two bytes; where members vote, what is handed on has an offer beside it.
+        slice_ = 2048 + packing.packed_size(64 * words, self._method.ring_bits) + 32 * words + tensors
+        return {
+            **dict.fromkeys((Kind.CELL_SCATTER, Kind.CELL_OFFER, Kind.CELL_GATHER), slice_),
+            Kind.CELL_MISSED: slice_ * (1 + self._method.robust),
+            Kind.CELL_AGREE: 4096 + tensors + 40 * 256,
+            Kind.CELL_VOUCH: 64,
+        }
 
     def largest_frame(self, _: Neighbourhood) -> int:
         """No frame has more bytes; neighbours do not change that."""
@@ -471,16 +509,16 @@ class CellNode:
         if self._method.roll_call and self._method.settling:
             self._present_in, words = running.looks_after
             self.present = running.present if words else None
-        for sender, number in running.mixed.items():  # nothing is mixed in twice
-            self._news.get(sender, {}).pop(number, None)
+        self._forget_news(running.mixed)
         self._keys.ended()
         for refused in running.rejected():
             self._events.append(FrameRejected(error=refused))
         state = self.state
-        if self._method.settling:
-            self._out[:] = state.common
-        else:
-            np.add(state.common, state.unsent, out=self._out)
+        if len(self._out):
+            if self._method.settling:
+                self._out[:] = state.common
+            else:
+                state.put_model(self._out)
         self.ledger.shares, self.ledger.parameters = int(running.handed_in > 0), running.handed_in
         self._events.append(
             AggregateReady(

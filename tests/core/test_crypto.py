@@ -26,6 +26,7 @@ from cesar.crypto.keystream import Keystream
 from cesar.crypto.subsample import expand_seed
 from cesar.indices import IndexSet
 from cesar.kernels import bits, packing, ring
+from cesar.kernels.slicing import spans
 from cesar.protocol.cell_round import Part, masked_rows
 from cesar.protocol.sender import (
     BLOCK_WORDS,
@@ -498,6 +499,36 @@ def cell_words(members, flags, steps, width):
         part = Part(steps[i].astype(np.float32), positions, unit_grid(width, size))
         words[i] = masked_rows([part], masks)[0].copy()
     return words, keys
+
+
+@pytest.mark.parametrize("skip", [0, 8, 16, 24, 8 * 4097])
+def test_a_keystream_begins_where_it_is_told_to(skip):
+    whole, part = np.empty(5000, np.uint64), np.empty(300, np.uint64)
+    Keystream(bytes(range(32))).fill(whole)
+    Keystream(bytes(range(32)), skip).fill(part)
+    assert np.array_equal(part, whole[skip // 8 : skip // 8 + 300])
+
+
+@pytest.mark.parametrize("share", [1.0, 0.6, 0.01])
+@pytest.mark.parametrize("cuts", [1, 3, 4, 200])
+def test_slices_are_masked_as_the_whole_is(share, cuts):
+    """Each slice by itself, in any order, gives the words of the row as a whole: no word of a keystream is used twice."""
+    rng, size = SEEDS.generator("slices", cuts, int(100 * share)), 64 * 150 + 9
+    positions = IndexSet.of_words(bits.from_bools(rng.random(size) < share), size)
+    part = Part(rng.standard_normal(size).astype(np.float32), positions, unit_grid(16, size))
+    masks = [(MaskKey(SEEDS.bytes(32, "slices", k), b""), k % 2 == 1) for k in range(3)]
+    whole = masked_rows([part], masks)[0]
+    cut = spans(len(positions.words), cuts)
+    earlier = [bits.count(positions.words[: span.first]) for span in cut]
+    for number in rng.permutation(cuts):
+        span, before = cut[number], earlier[number]
+        out = np.empty(bits.count(positions.words[span.first : span.last]), np.uint16)
+        masked_rows([part._replace(span=span, before=before, out=out)], masks)
+        assert np.array_equal(out, whole[before : before + len(out)])
+        with pytest.raises(ValueError, match="room"):
+            masked_rows(
+                [part._replace(span=span, before=before, out=np.empty(len(out) + 1, np.uint16))], masks
+            )
 
 
 CELL_SIZES = [1, 64, 500, 64 * BLOCK_WORDS, 2 * 64 * BLOCK_WORDS + 77]

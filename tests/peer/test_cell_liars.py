@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import re
 import struct
 
 import numpy as np
@@ -14,7 +16,7 @@ from cesar.peer.net.messages import Status
 from cesar.protocol.cell_round import SETTLING_FIRST
 from cesar.protocol.wire import Kind
 from support.enemy import Enemy, frames, keys_of
-from support.lan import cell_network, one_round, running
+from support.lan import Lines, cell_network, one_round, running
 from support.waiting import until
 
 QUICK = "floor = 0.3\nceiling = 2.0\nsettle_minutes = 0.05\npatience_minutes = 0.0"
@@ -97,3 +99,44 @@ def test_an_agreement_under_another_name_is_refused(tmp_path):
                 await until(lambda: target.reception.refusals["sender"] == 1, 10)
 
     on_loop(attack())
+
+
+@pytest.mark.parametrize("lies", [False, True])
+def test_a_keeper_that_ends_with_another_model_for_one_shows_in_the_mark(tmp_path, lies):
+    """No agreement follows the last answer of settling. The log has a mark that sites can compare."""
+    network = cell_network(tmp_path / "net", 4, rounds=QUICK.replace("0.05", "2.0"))
+    victim = 1
+
+    async def attack():
+        with Lines() as log:
+            async with running(network, list(range(4))) as peers:
+                send, done = peers[LIAR].transport.send, []
+
+                async def lie(payload, recipients, round_, deadline):
+                    forged = bytearray(payload)
+                    if (
+                        forged[3] == Kind.CELL_GATHER
+                        and round_ >= SETTLING_FIRST
+                        and len(forged) > 60
+                        and victim in recipients
+                    ):
+                        forged[29], forged[-2:] = 127, b"\x00\x20"  # a large step in its last value
+                        await send(bytes(forged), [victim], round_, deadline)
+                        recipients = [node for node in recipients if node != victim]
+                        done.append(round_)
+                    await send(payload, recipients, round_, deadline)
+
+                if lies:
+                    peers[LIAR].transport.send = lie
+                models = np.tile(np.linspace(0, 1, SIZE, dtype=np.float32), (4, 1))
+                await asyncio.gather(*(peer.settle(model) for peer, model in zip(peers, models, strict=True)))
+                assert bool(done) is lies
+        said = [
+            re.search(r"node (\d) has settled\. SHA-256 of its model: (\w{64})", line) for line in log.lines
+        ]
+        return {int(found[1]): found[2] for found in said if found}, models
+
+    marks, models = on_loop(attack())
+    assert marks == {node: hashlib.sha256(model.tobytes()).hexdigest() for node, model in enumerate(models)}
+    assert marks[LIAR] == marks[2] == marks[3]
+    assert (marks[victim] == marks[2]) is not lies

@@ -137,3 +137,73 @@ def test_members_that_begin_with_different_models(alike, tmp_path, caplog):
     said = [r.getMessage() for r in caplog.records if "hold different models" in r.getMessage()]
     assert len(said) == (0 if alike > 1 else 4), "once per peer"
     assert max(report.seconds for report in reports) < 60.0, "nobody waits for what cannot come"
+
+
+def test_a_cell_that_waits_for_a_member_listens(tmp_path):
+    """Two cells of four, and a member of the first never comes. Its partners keep their model, and hear what the second cell trains; the
+    second cell hears back what they have heard.
+    """
+    network = cell_network(tmp_path / "net", 8, more="ring_bits = 32\n", rounds="floor = 0.3\nceiling = 30.0")
+    cells = network.roster.plan.cells
+    away = cells[0][1]
+    first = np.zeros(SIZE, dtype=np.float32)
+
+    async def run():
+        peers = {n: AsyncPeer.load(network.folder / f"peer-{n}") for n in range(8) if n != away}
+        models = {n: first.copy() for n in peers}
+        try:
+            for n, peer in peers.items():
+                await peer.start()
+                await peer.start_from(models[n])
+            for _ in range(6):
+                for n in cells[1]:
+                    models[n] += np.float32(1.0)
+                reports = await asyncio.gather(*(peers[n].average_vector(models[n], TENSORS) for n in peers))
+                summed = {n for n, report in zip(peers, reports, strict=True) if report.summed}
+                assert summed <= set(cells[1])
+            states = {n: peer._runner.node.state for n, peer in peers.items()}
+        finally:
+            await asyncio.gather(*(peer.close() for peer in peers.values()))
+        return states, models
+
+    states, models = on_loop(run())
+    waiting = [n for n in cells[0] if n != away]
+    for n in waiting:
+        assert not states[n].common.any(), "nobody trains on what was overheard"
+        assert not models[n].any()
+        assert states[n].overheard is not None
+        assert states[n].overheard.change.min() > 0.2
+    told = states[cells[1][0]].common
+    assert np.median(told) < 5.0, "the other cell is told of it"
+    assert told.max() == 6.0, "nobody speaks for the slice of the member that is away"
+
+
+def test_a_cell_that_waits_listens_by_every_link(tmp_path):
+    """Of four cells two are there, and these hear each other in every second round only. The one that waits for a member stays in its
+    first round, and still hears the other.
+    """
+    network = cell_network(
+        tmp_path / "net", 12, more="ring_bits = 32\n", rounds="floor = 0.3\nceiling = 30.0"
+    )
+    waiting, _, training, _ = network.roster.plan.cells
+    waiting = waiting[1:]
+
+    async def run():
+        peers = {n: AsyncPeer.load(network.folder / f"peer-{n}") for n in (*waiting, *training)}
+        models = {n: np.zeros(SIZE, dtype=np.float32) for n in peers}
+        try:
+            for n, peer in peers.items():
+                await peer.start()
+                await peer.start_from(models[n])
+            for _ in range(8):
+                for n in training:
+                    models[n] += np.float32(1.0)
+                await asyncio.gather(*(peers[n].average_vector(models[n], TENSORS) for n in peers))
+            return {n: peer._runner.node.state for n, peer in peers.items()}
+        finally:
+            await asyncio.gather(*(peer.close() for peer in peers.values()))
+
+    states = on_loop(run())
+    for n in waiting:
+        assert states[n].overheard is not None
+        assert states[n].overheard.change.max() > 0.2

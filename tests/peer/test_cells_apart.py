@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import shutil
 import time
+from datetime import UTC, datetime
 
 import numpy as np
 import pytest
@@ -13,74 +14,11 @@ from sklearn.datasets import load_digits
 
 from cesar.peer.api.peer import on_loop
 from cesar.peer.driver.runtime import AsyncPeer
+from cesar.protocol.wire import Kind
 from support import worker
+from support.cell_sites import ATOMS, QUICK, Site, counted, sites, together
 from support.lan import Lines, cell_network, edit, free_ports, met, running
 from support.waiting import until
-
-QUICK = "floor = 0.3\nceiling = 2.0\nsettle_minutes = 2.0\npatience_minutes = 0.0"
-ATOMS = 64
-"""Local phases of one site that a model has room for."""
-
-
-class Site:
-    """A peer whose t-th local phase adds 1 at a place of its own: how often that is in the model shows whether it counts once."""
-
-    def __init__(self, network, node, nodes):
-        self.folder, self.node, self.size = network.folder / f"peer-{node}", node, ATOMS * nodes
-        self.model, self.phase, self.reports, self.lost = np.zeros(self.size, np.float32), 0, [], []
-        self.peer = None
-
-    async def start(self):
-        self.peer = AsyncPeer.load(self.folder)
-        await self.peer.start()
-        await self.peer.start_from(self.model)
-
-    def train(self):
-        self.model[ATOMS * self.node + self.phase] += 1
-        self.phase += 1
-
-    async def round(self):
-        self.train()
-        report = await self.peer.average_vector(self.model)
-        self.reports.append(report)
-        return report
-
-    async def crash(self):
-        """End without any of the things that an orderly end does."""
-        offer = self.peer.cells._offer
-        self.peer.cells.close = lambda: asyncio.sleep(0)
-        if offer is not None and offer.task is not None:
-            offer.task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await offer.task
-        if self.peer.cells._saving is not None:  # a thread of this process, which cannot be killed
-            await asyncio.wait({self.peer.cells._saving})
-        await self.peer.close()
-
-
-@contextlib.asynccontextmanager
-async def sites(network, nodes):
-    found = [Site(network, node, nodes) for node in range(nodes)]
-    try:
-        for site in found:
-            await site.start()
-        await asyncio.gather(*(met(site.peer, set(range(nodes))) for site in found))
-        yield found
-    finally:
-        await asyncio.gather(*(site.peer.close() for site in found))
-
-
-async def together(sites_):
-    """Local phases at each, until one of them is in a sum at all of them; a machine may be slow."""
-    while True:
-        reports = await asyncio.gather(*(site.round() for site in sites_))
-        if all(report.summed for report in reports):
-            return reports
-
-
-def counted(sites_):
-    """How often each phase of each site is in the model, were all sites' models averaged: 1 for once."""
-    return np.mean([site.model for site in sites_], axis=0).reshape(-1, ATOMS) * len(sites_)
 
 
 def test_sites_of_different_speed(tmp_path):
@@ -202,11 +140,14 @@ def test_a_member_that_crashes_goes_on_with_what_was_kept(tmp_path):
             await together(all_)
             reports = await asyncio.gather(*(site.peer.settle(site.model) for site in all_))
             assert all(found[-1].settled for found in reports)
-            return counted(all_), [site.phase for site in all_]
+            # On a slow machine one may have trained on while it waited, and partners with nothing left make no sum with it.
+            alone = [any(not r.summed and r.unsent for r in found) for found in reports]
+            return counted(all_), [site.phase - left for site, left in zip(all_, alone, strict=True)]
 
     final, phases = on_loop(run())
     assert np.abs(final - final.round()).max() < 1e-3
     for counts, phase in zip(final.round(), phases, strict=True):
+        assert phase >= 2
         assert counts[:phase].tolist() == [1] * phase
 
 
@@ -277,6 +218,101 @@ def test_links_that_are_cut(tmp_path):
         assert not lost or told
 
 
+class Spread(Site):
+    """A site whose phases leave a mark in each of the four slices of the model."""
+
+    SLICE = 4 * ATOMS
+
+    def __init__(self, network, node):
+        super().__init__(network, node, 4 * 4)
+
+    def train(self):
+        assert self.phase < ATOMS
+        self.model[4 * self.phase + self.node :: self.SLICE] += 1
+        self.phase += 1
+
+
+@pytest.mark.parametrize("told", [(), (0,)], ids=["nobody", "one alone"])
+def test_a_member_that_takes_a_sum_and_keeps_the_answer(tmp_path, told):
+    """It has a sum over four, tells nobody or one what came of it, and is gone: the others add up by themselves, and nothing that it
+    has seen is in their sums over three.
+    """
+    network = cell_network(tmp_path / "net", 4, size=3, rounds=QUICK, more="ring_bits = 32\n")
+    withheld = []
+
+    async def run():
+        all_ = [Spread(network, node) for node in range(4)]
+        *rest, liar = all_
+        try:
+            for site in all_:
+                await site.start()
+            await asyncio.gather(*(met(site.peer, set(range(4))) for site in all_))
+            await together(all_)
+            before, send = rest[0].model.copy(), liar.peer.transport.send
+
+            async def withhold(payload, recipients, round_, deadline):
+                if payload[3] == Kind.CELL_GATHER:
+                    withheld.extend(set(recipients) - set(told))
+                    recipients = [node for node in recipients if node in told]
+                await send(payload, recipients, round_, deadline)
+
+            liar.peer.transport.send = withhold
+            while set(withheld) != {0, 1, 2} - set(told):
+                await asyncio.gather(*(site.round() for site in all_))
+            seen = liar.peer.cells._node.state.common - before
+            await liar.peer.close()
+            while not np.isclose(
+                rest[0].model - before, 1 / 3, atol=1e-3
+            ).any():  # until they have gone on by themselves
+                await together(rest)
+            await asyncio.gather(*(site.peer.settle(site.model) for site in rest))
+            return before, seen, rest
+        finally:
+            await asyncio.gather(*(site.peer.close() for site in all_))
+
+    before, seen, rest = on_loop(run())
+    assert len({site.model.tobytes() for site in rest}) == 1
+    seen, final = seen[-Spread.SLICE :], (rest[0].model - before)[-Spread.SLICE :]  # it looks after this one
+    theirs = np.arange(Spread.SLICE) % 4 < 3
+    taken = theirs & (np.abs(seen - 1 / 4) < 1e-3)
+    assert taken.sum() >= 3, "it has taken a sum over four"
+    assert np.abs(final[taken][:, None] - [0, 1 / 4]).min(axis=1).max() < 1e-3, "in that sum, or in none"
+    later = final[theirs & ~taken]
+    assert np.abs(later[:, None] - [0, 1 / 4, 1 / 3]).min(axis=1).max() < 1e-3
+
+
+def test_what_was_told_last_is_lost_with_its_link(tmp_path):
+    """A cell that has settled stays until the cells that hear it have what it told them: their links may be down at that moment."""
+    network = cell_network(tmp_path / "net", 6, size=3, rounds=QUICK, more="ring_bits = 32\n")
+    (teller, *_), hearing = network.roster.plan.cells
+    cut = []
+
+    async def run():
+        async with sites(network, 6) as all_:
+            await asyncio.gather(
+                *map(together, ([all_[n] for n in cell] for cell in network.roster.plan.cells))
+            )
+            transport = all_[teller].peer.transport
+            send = transport.send
+
+            async def lose(payload, recipients, round_, deadline):
+                (to, *_) = recipients
+                if to in hearing and not cut:
+                    cut.append(to)
+                    transport.cut_off(to)
+                else:
+                    await send(payload, recipients, round_, deadline)
+
+            transport.send = lose
+            return all_, await asyncio.gather(*(site.peer.settle(site.model, wait=20.0) for site in all_))
+
+    all_, reports = on_loop(run())
+    assert cut
+    assert all(ends[-1].settled for ends in reports)
+    models = np.array([site.model for site in all_])
+    assert np.abs(models - models[0]).max() < 1e-5
+
+
 def test_a_full_disk_hands_nothing_in(tmp_path):
     network = cell_network(tmp_path / "net", 3, size=3, rounds=QUICK, more="ring_bits = 32\n")
 
@@ -326,6 +362,24 @@ def test_a_new_site_starts_from_the_common_model(share, tmp_path):
             assert len(held) == 1
 
     on_loop(run())
+
+
+def test_a_newer_roster_counts_from_zero(tmp_path):
+    """Partners that have not taken it up yet are in a late round of the old one. A network of years could count beyond what is believed."""
+    network = cell_network(tmp_path / "net", 4, size=3, rounds=QUICK)
+
+    async def run():
+        async with sites(network, 4) as all_:
+            for _ in range(3):
+                (last, *_) = await together(all_)
+            network.extend(now=datetime.now(UTC), days=60)
+            first = await all_[0].round()
+            await together(all_)
+            return last.round, first.round
+
+    before, first = on_loop(run())
+    assert before >= 2
+    assert first == 0
 
 
 def test_a_folder_that_was_set_back_hands_nothing_in_twice(tmp_path):

@@ -6,9 +6,11 @@ import asyncio
 import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from cesar.peer.api.peer import on_loop
 from cesar.peer.driver.runtime import AsyncPeer
@@ -16,7 +18,7 @@ from cesar.peer.ops.check import Check
 from cesar.peer.trust import changes
 from cesar.peer.trust.identity import Identity
 from support.commands import agreed, call
-from support.lan import edit, free_ports, met
+from support.lan import cell_network, edit, free_ports, met
 from support.waiting import until
 
 GUIDE = Path(__file__).parents[2] / "docs" / "deploy.md"
@@ -101,6 +103,7 @@ def test_the_guide_works_as_it_stands(tmp_path, monkeypatch):
         edit(
             Path(f"peer-{i}"), r"floor = 2\.0", "floor = 0.5"
         )  # who waits in vain here should not wait for long
+    edit(Path("peer-2"), r'status = "[^"]*"', f'status = "127.0.0.1:{free_ports(1)}"')
     for i, how in enumerate(("auto", "auto", "ask", "auto")):  # section 8: the clinic wants to be asked
         edit(Path(f"peer-{i}"), r"\[peer\]", f'[peer]\napprove = "{how}"')
 
@@ -128,6 +131,25 @@ def test_the_guide_works_as_it_stands(tmp_path, monkeypatch):
         for line in Path("peer-2/roster.log").read_text().splitlines()
     ]
     assert lines[:3] == ["held", "approved", "taken up"]
+
+
+@pytest.mark.slow
+def test_the_training_function_of_the_guide_runs_as_it_stands(tmp_path):
+    """Section 4: a process at each of four sites, and one model at the end."""
+    network = cell_network(tmp_path / "net", 4, size=4, rounds="every = 6\nfloor = 2.0\nceiling = 60.0")
+    (code,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    (tmp_path / "train.py").write_text(code)
+    words = [sys.executable, "-m", "cesar", "peer", "run", "--train", "train:train", "--set", "epochs=3"]
+    folders = [network.folder / f"peer-{i}" for i in range(4)]
+    processes = [
+        subprocess.Popen([*words, folder], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+        for folder in folders
+    ]
+    for process in processes:
+        _, said = process.communicate(timeout=200)
+        assert process.returncode in (0, 3), said  # 3: a machine so slow that the last steps were made alone
+        assert "the training function has returned" in said
+    assert len({(folder / "checkpoint.safetensors").read_bytes() for folder in folders}) == 1
 
 
 async def life(walk):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import json
 import os
-import subprocess
 
 import networkx as nx
 import numpy as np
@@ -15,36 +14,18 @@ from cesar.base.errors import ConfigError
 from cesar.peer.api.peer import Peer, on_loop
 from cesar.peer.driver import transcript
 from cesar.peer.driver.runtime import AsyncPeer
-from support.lan import Lines, edit, make_network, one_round, running
+from cesar.protocol.wire import Kind
+from support.disk import full, small_disk
+from support.lan import Lines, cell_network, edit, make_network, one_round, running
 
 SIZE = 100
+PACE = "floor = 0.3\nceiling = 2.0\npatience_minutes = 10.0"
 
 
 @pytest.fixture
 def small(tmp_path):
-    """A disk of 256 KiB; only root can make one."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    made = os.geteuid() == 0 and subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k,mode=700", "tmpfs", place], check=False, capture_output=True
-    )
-    if not made or made.returncode:
-        pytest.skip("a small disk can be mounted by root only")
-    yield place
-    subprocess.run(["umount", "-l", place], check=True)
-
-
-@contextlib.contextmanager
-def full(disk):
-    """While this lasts, not a byte more fits."""
-    filler = disk / "filler"
-    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-        while True:
-            file.write(bytes(512))
-    try:
-        yield
-    finally:
-        filler.unlink()
+    with small_disk(tmp_path / "disk") as place:
+        yield place
 
 
 def network_on(tmp_path, disk, **options):
@@ -92,6 +73,49 @@ def test_nothing_is_sent_until_there_is_room(tmp_path, small, recorded):
         seen = list(transcript.read(small / "frames"))
         assert {entry.peer for entry in seen} == {0, 1, 2}, "what was cut short was removed"
     assert json.loads((small / "state.json").read_text())["next_round"] == reports[3].round + 1
+
+
+def test_in_a_cell_nothing_is_handed_in_until_there_is_room(tmp_path, small):
+    """The partners' records say what has left: agreements, and no masked number, until the state is on disk."""
+    network = cell_network(tmp_path / "net", 3, rounds=PACE, transcript=True)
+    edit(network.folder / "peer-2", r"\[peer\]", f'[peer]\nstate = "{small}"')
+    edit(network.folder / "peer-2", r'transcript = "frames"\n', "")
+
+    def handed_in():
+        return sum(
+            entry.peer == 2 and not entry.sent and entry.payload[3] == Kind.CELL_SCATTER
+            for node in (0, 1)
+            for entry in transcript.read(network.folder / f"peer-{node}" / "frames")
+        )
+
+    async def rounds(peers, vectors, enough):
+        """Local phases until it is enough; a machine may be slow."""
+        for _ in range(20):
+            vectors += 1
+            reports = await asyncio.gather(*map(AsyncPeer.average_vector, peers, vectors))
+            if enough(reports):
+                return reports
+        raise AssertionError(reports)
+
+    async def scene():
+        vectors = np.zeros((3, SIZE), np.float32)
+        async with running(network, [0, 1, 2]) as peers:
+            for peer, vector in zip(peers, vectors, strict=True):
+                await peer.start_from(vector)
+            await rounds(peers, vectors, lambda reports: all(report.summed for report in reports))
+            before, kept = handed_in(), {path.name: path.read_bytes() for path in small.iterdir()}
+            assert before > 0
+            with full(small):
+                for _ in range(3):
+                    reports = await rounds(peers, vectors, lambda reports: reports[2].disk)
+                    assert "No space left" in reports[2].disk
+                    assert not any(report.summed for report in reports)
+                assert handed_in() == before
+                assert kept.items() <= {path.name: path.read_bytes() for path in small.iterdir()}.items()
+            await rounds(peers, vectors, lambda reports: all(report.summed for report in reports))
+            assert handed_in() > before
+
+    on_loop(scene())
 
 
 def test_a_disk_that_fills_up_in_the_middle_of_a_round(tmp_path, small):

@@ -302,6 +302,11 @@ class Schedule:
         if self.method.robust:
             assert np.array_equal(state.distances, kept.distances)
             assert state.recent == kept.recent
+        assert (state.overheard is None) == (kept.overheard is None)
+        if state.overheard is not None:
+            self.tally["overheard"] += 1
+            assert state.overheard.first == kept.overheard[0]
+            assert np.array_equal(state.overheard.change, kept.overheard[1])
         claim = state.claim
         assert oracle.Claim(claim.base, claim.round_, claim.keepers, claim.digests) == kept.claim
         assert (state.doubt is None) == (kept.doubt is None)

@@ -150,6 +150,75 @@ def test_a_cell_without_a_member_stands_still(point):
     assert not network.discarded.any()
 
 
+@pytest.mark.parametrize("name", list(SPARSIFIERS))
+def test_a_cell_that_stands_still_listens(name):
+    """Two cells, and a member of the first is away. Its model stays, and what its keepers hear is told with the next sum; the second
+    cell hears what the first has heard before it does.
+    """
+    network = Network(10, size=5, sparsifier=SPARSIFIERS[name])
+    quiet = np.zeros_like(network.models)
+    apart = quiet.copy()
+    cells = network.ensemble.plan.cells
+    apart[list(cells[1])] = 1.0
+    network.round(steps=quiet)
+    away, states = cells[0][2], network.ensemble.states
+    before = states[cells[0][0]].common.copy()
+    for _ in range(3):
+        result = network.round(steps=apart, crashes={away: "before_announce"})
+        assert result.reports[cells[0][0]].heard == (1,)
+        assert result.reports[cells[0][0]].members == ()
+        np.testing.assert_array_equal(states[cells[0][0]].common, before)
+        assert states[away].overheard is None
+    listened = [states[n].overheard for n in cells[0] if n != away]
+    assert any(found is not None and found.change.max() > 0.5 for found in listened)
+    # Where the first cell listens the second gives half of its steps away; about the slice of the member that is away nobody speaks.
+    moved = states[cells[1][0]].common - before
+    words = [11 * number // 5 for number in range(6)]
+    lost = slice(64 * words[2], 64 * words[3])
+    if name == "full":
+        assert moved[lost].mean() > 1.01 * moved.mean()
+    result = network.round(steps=quiet)
+    assert result.reports[away].summed == cells[0]
+    network.check_alike()
+    heard = states[cells[0][0]].common - before
+    assert heard.max() > 0.5
+    if name == "full":
+        np.testing.assert_allclose(heard, 1.5, rtol=1e-5)  # half of three steps, wherever they were meanwhile
+        assert all(state.overheard is None for state in states)
+
+
+def test_nobody_trains_on_what_was_overheard():
+    """A cell whose model cannot be trained on speaks while all members but one are away: those who are there go on from the model that
+    all of the cell hold.
+    """
+    network = Network(10, size=5, patience=50)
+    cells = network.ensemble.plan.cells
+    network.round()
+    dead = np.zeros_like(network.models)
+    dead[list(cells[1])] = 1e6
+    held = network.ensemble.states[cells[0][0]].common.copy()
+    gone = dict.fromkeys(cells[0][1:], "before_announce")
+    network.round(steps=dead, crashes=gone)
+    result = network.round(steps=np.zeros_like(dead), crashes=gone)
+    lonely = network.ensemble.states[cells[0][0]]
+    assert lonely.overheard is not None
+    np.testing.assert_array_equal(lonely.common, held)
+    np.testing.assert_array_equal(result.vectors[cells[0][0]], held + lonely.unsent)
+
+
+def test_what_was_overheard_survives_a_restart():
+    network = Network(10, size=5)
+    cells = network.ensemble.plan.cells
+    network.round()
+    network.round(crashes={cells[0][2]: "before_announce"})
+    state = network.ensemble.states[cells[0][0]]
+    again = CellState.from_arrays(state.to_arrays())
+    assert again.overheard.first == state.overheard.first
+    np.testing.assert_array_equal(again.overheard.change, state.overheard.change)
+    again.move()
+    assert again.overheard is None
+
+
 @pytest.mark.parametrize("name", SPARSIFIERS)
 def test_a_masked_slice_that_is_lost_stays_with_its_node(name):
     network = Network(4, sparsifier=SPARSIFIERS[name])

@@ -10,6 +10,7 @@ import pytest
 
 import cesar
 from cesar.protocol.cell_round import CellRound
+from cesar.protocol.cell_state import CellState
 from support.cell_liar import (
     AGREE,
     GATHER,
@@ -276,3 +277,45 @@ def test_a_liar_that_draws_lots_sees_no_difference(seed):
         at_random(seed), seed, nodes, int(rng.integers(nodes)), sparsifier=sparsifier, **settings
     )
     assert all(report.fault is None for report in stage.reports.values())
+
+
+# ── a member that has forgotten ─────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("rounds", [0, 2])
+@pytest.mark.parametrize("idle", [1, 3])
+def test_a_member_that_lost_its_folder_is_not_read_from_two_sums(rounds, idle):
+    """The liar takes the sum of its slice and has no other come about. A member comes back as it was before, with nothing to hand in, and the others hand
+    in again what is in doubt: the difference of the two sums would be what that member had trained.
+    """
+    stage, liar, victim = Stage(4), 0, 3
+    rng = np.random.default_rng(rounds)
+    for _ in range(rounds):
+        stage.round(rng.normal(size=(4, SIZE)).astype(np.float32))
+    before = stage.common(liar).copy() if rounds else stage.start
+    kept = stage.nodes[victim].state.to_arrays() if rounds else None
+    backup = None if kept is None else {name: array.copy() for name, array in kept.items()}
+    stood = stage.models[victim].copy()
+    trained = rng.normal(size=(4, SIZE)).astype(np.float32)
+    stage.round(trained, only(liar, lambda _, kind, __: [] if kind in (SCATTER, GATHER) else None))
+    first = 4 * (stage.common(liar) - before)[:64]
+    np.testing.assert_allclose(first, trained[:, :64].sum(axis=0), atol=1e-4)
+    assert all(np.array_equal(stage.common(n), before) for n in (1, 2, 3)), "nobody else has a sum"
+
+    stage.nodes[victim] = stage.node(victim, None if backup is None else CellState.from_arrays(backup))
+    stage.models[victim] = stood
+    mine, theirs = stage.nodes[liar].state, stage.nodes[1].state
+    mine.common[:], mine.unsent[:], mine.doubt, mine.claim = before, 0, None, theirs.claim
+    mine.bodies, mine.undo, stage.models[liar] = {}, {}, before.copy()
+    for _ in range(idle):
+        nothing = np.zeros((4, SIZE), dtype=np.float32)
+        stage.round(nothing)
+        mine.losses = stage.nodes[1].state.losses
+        for n in (1, 2, 3):
+            np.testing.assert_allclose(
+                stage.common(n), before, atol=1e-5
+            )  # what was in doubt is in no sum again
+    for _ in range(2):
+        stage.round(rng.normal(size=(4, SIZE)).astype(np.float32))
+    assert stage.cells("members")[1] == (0, 1, 2, 3), "the cell goes on"
+    assert np.abs(stage.common(1) - before).max() > 1e-2

@@ -3,7 +3,9 @@ member or cell can have sent, and frames that cost more than they should.
 """
 
 import contextlib
+import gc
 import struct
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -13,8 +15,21 @@ from cesar.base.errors import EncodingError, Reason
 from cesar.crypto.keys import Keyring
 from cesar.kernels.slicing import spans
 from cesar.protocol.cell_round import SETTLING_FIRST, SETTLING_TRIES
+from cesar.protocol.events import Deadlines
 from cesar.protocol.wire_cells import Exchange
-from support.cell_liar import AGREE, EXCHANGE, GATHER, HEAD, SCATTER, SIZE, Stage
+from support.cell_liar import (
+    AGREE,
+    EXCHANGE,
+    GATHER,
+    HEAD,
+    MISSED,
+    MODEL,
+    OFFER,
+    SCATTER,
+    SIZE,
+    VOUCH,
+    Stage,
+)
 from support.harness import SESSIONS, key_pair, real_keys
 
 
@@ -262,3 +277,36 @@ def test_a_stolen_agreement_key_does_not_open_a_mask():
     thief = Keyring(stolen, lambda _: bytes(range(32)))  # with an ephemeral key of its own
     thief.public(7)
     assert thief.secret(1, publics[1]).key != true.key
+
+
+# ── memory ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_partner_has_one_model_kept_unread_and_not_one_of_each_kind():
+    """Answers can come before this member has heard everybody, who may be away for hours: they are kept, each no longer than it can be."""
+    parameters = 1 << 18
+    stage = Stage(4, size=parameters)
+    stage.round(np.zeros((4, parameters), dtype=np.float32))
+    node, never = stage.nodes[1], Deadlines(announce=1e9, relay=1e9, share=1e9)
+    node.begin_round(
+        1, stage.plan.place(1), stage.models[1], entropy=np.random.default_rng(1).bytes, deadlines=never
+    )
+    bodies = {
+        kind: node._inbox.longest.get(kind, 4 * parameters)
+        for kind in (AGREE, SCATTER, GATHER, OFFER, MODEL, VOUCH, MISSED)
+    }
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for round_ in (1, 2):
+            for kind, longest in bodies.items():
+                head = struct.pack("<2sBBII16s", b"CE", 3, kind, round_, 0, SESSIONS[0])
+                for number in range(4 if kind == MISSED else 1):
+                    for length in (longest, 4 * parameters):
+                        with contextlib.suppress(cesar.RemoteProtocolError):
+                            node.receive(0, head + bytes([number]) + bytes(length - 1))
+        assert tracemalloc.get_traced_memory()[0] < 4 * 4 * parameters, (
+            "a model, and seven slices of a quarter"
+        )
+    finally:
+        tracemalloc.stop()

@@ -247,6 +247,7 @@ class Kept:
     undone: np.ndarray  # in a sum that the cell has taken back
     handed: tuple | None = None
     doubt: tuple | None = None  # members, positions, atoms
+    took: dict = field(default_factory=dict)  # who has handed in to it, and in which round
     fallback: np.ndarray | None = None
     losses: bytes = bytes(8)
     entered: np.ndarray | None = None
@@ -256,6 +257,15 @@ class Kept:
     distances: np.ndarray | None = None  # of other cells, for each slice of the whole cell
     recent: dict = field(default_factory=dict)
     refusals: int = 0
+    overheard: tuple | None = None  # the first word of the slice, and what other cells have changed there
+
+    def with_overheard(self, model):
+        """A model with what was overheard; single precision counts where something is zero."""
+        found = model.copy()
+        if self.overheard is not None:
+            first, change = self.overheard
+            found[64 * first : 64 * first + len(change)] += change
+        return found
 
     def throw(self, atoms):
         self.thrown |= atoms & self.unsent
@@ -377,6 +387,7 @@ class Member:
         """The process is dead; another goes on with what was saved."""
         before = self.kept
         self.kept = copy.deepcopy(self.saved)
+        self.kept.took = {}
         self.kept.recover()
         kept = self.kept
         here = kept.unsent | kept.inside | kept.thrown | kept.undone
@@ -408,7 +419,8 @@ class Member:
         rest = tuple(n for n in self.cell if n not in gone)
         enough = len(rest) >= max(world.least, world.collusion + 2)
         self.gone, self.sum = (gone, rest) if enough else ((), self.cell)
-        self.thrown_before, self.before = kept.thrown.copy(), kept.model.copy()
+        self.thrown_before, self.before = kept.thrown.copy(), kept.with_overheard(kept.model)
+        self.still, self.plain = False, kept.model
         if kept.doubt is not None and kept.doubt[0] != self.sum and not self.settling:
             members, positions, atoms = kept.doubt
             bitmap = np.zeros(64 * world.words, dtype=bool)
@@ -595,6 +607,9 @@ class Member:
             raise RefusedError("long")
         return exponents, gone, claim, losses
 
+    def adds(self):
+        return self.phase in (ADDS, OFFERS, VOTES, HEARS, GATHERS) and not self.still
+
     def end_agree(self):
         kept = self.kept
         for n in self.others:
@@ -626,12 +641,13 @@ class Member:
                 self.report["members"] = self.sum
                 if self.settling:
                     self.phase, self.exact, self.step = HEARS, True, np.zeros(self.world.size)
-                    self.value_now = kept.model.astype(np.float64)
+                    self.value_now = kept.with_overheard(kept.model).astype(np.float64)
                 else:
                     self.phase, kept.handed = ADDS, (self.sum, self.chosen)
                     self.hand_in()
-            else:
-                self.phase = DONE
+            else:  # nobody hands anything in, and the keeper listens
+                self.still, self.phase, self.exact = True, HEARS, True
+                self.value_now, self.step = kept.with_overheard(kept.model), np.zeros(self.world.size)
         early, self.early = self.early, {}
         for (sender, kind, _), body in sorted(early.items(), key=lambda item: item[0]):
             try:
@@ -661,12 +677,19 @@ class Member:
         kept, key, number = self.kept, found.claim.key, struct.pack("<I", self.round_)
         behind = [n for n in self.sum if n in found.behind]
         unlike = [n for n in self.sum if n in self.agreed and self.agreed[n][3] != kept.losses]
+        if kept.doubt is None:
+            kept.took = {}
+        for n, round_ in kept.took.items():
+            told = claims[n].round_ if n in claims and n in self.sum else round_
+            if told == NEVER or told < round_:
+                unlike.append(n)  # it has forgotten
         if self.settling:
             behind, unlike = [n for n in behind if n == self.node], []
         if not behind and not unlike and not found.disputed:
             kept.fallback = None
             return True
         elsewhere = kept.claim.key != key or any(claims[n].key != key for n in behind)
+        kept.took = {}
         if unlike or found.disputed or elsewhere or kept.fallback is None:
             kept.throw(np.ones_like(kept.unsent))
             self.doubted, kept.doubt, kept.fallback = kept.doubt, None, None
@@ -690,6 +713,7 @@ class Member:
 
     def go_back(self, found):
         kept, world = self.kept, self.world
+        kept.overheard = None
         for k in [k for k in found.disputed if kept.claim.digests[k] and k in kept.undo]:
             first, last = world.ranges(len(kept.claim.keepers))[k]
             rows, scores, atoms = kept.undo.pop(k)
@@ -725,6 +749,7 @@ class Member:
         refused = self.world.robust and change.offer is None
         if not self.apply(number, len(target.keepers), change, atoms & (not refused)):
             raise RefusedError("infinite")
+        kept.overheard = None
         if refused:
             kept.throw(atoms)
         elif thrown:  # all was thrown away in this round, and these are not lost
@@ -769,7 +794,7 @@ class Member:
             raise RefusedError("infinite")
         kept = self.kept
         kept.begin_gathering(claim, None)
-        kept.model, kept.claim, kept.fallback = model, claim, None
+        kept.model, kept.claim, kept.fallback, kept.overheard = model, claim, None, None
         kept.scores = np.frombuffer(rest[: self.world.blocks], dtype=np.uint8).copy()
         if self.world.robust:
             known = np.frombuffer(rest[self.world.blocks : self.model_head()], dtype="<f4")
@@ -804,6 +829,7 @@ class Member:
         others = [n for n in self.sum if n != sender]
         words = body[8 : 8 + count]
         self.came[sender] = {n: words[4 * k : 4 * k + 4] for k, n in enumerate(others)}
+        self.kept.took[sender] = self.round_
 
     def end_scatter(self):
         checks = {**self.came, self.node: self.checks}
@@ -834,7 +860,9 @@ class Member:
                 assert self.sent(OFFER) == b"", "there is no sum"
             return
         self.phase = HEARS
-        self.value_now = self.kept.model + np.where(self.chosen, total / len(self.sum), 0.0)
+        self.value_now = self.kept.with_overheard(self.kept.model) + np.where(
+            self.chosen, total / len(self.sum), 0.0
+        )
         scales = [self.scale, *(said[0] for n, said in self.agreed.items() if n in self.sum)]
         largest = np.max([s[: len(self.world.tensors)] for s in scales], axis=0)
         spare = self.world.bits - 2 - int(np.ceil(np.log2(len(self.sum))))
@@ -878,7 +906,7 @@ class Member:
         return where, values, body, steps
 
     def on_offer(self, sender, body):
-        if self.phase not in (ADDS, OFFERS, VOTES, HEARS, GATHERS) or sender not in self.sum:
+        if not self.adds() or sender not in self.sum:
             return
         number = self.sum.index(sender)
         if number in self.offers:
@@ -912,7 +940,7 @@ class Member:
         self.ballot = np.frombuffer(body[16:], dtype="<u2").astype(np.int64)
 
     def on_vote(self, sender, body):
-        if self.phase not in (ADDS, OFFERS, VOTES, HEARS, GATHERS) or sender not in self.sum:
+        if not self.adds() or sender not in self.sum:
             return
         if sender in self.votes:
             raise RefusedError("twice")
@@ -955,7 +983,8 @@ class Member:
             assert book.wild
             self.changes[own], self.phase = None, GATHERS
             return
-        self.value_now, self.exact, self.step, self.phase = value, True, np.zeros(self.world.size), HEARS
+        self.plain, self.value_now = value, self.kept.with_overheard(value)
+        self.exact, self.step, self.phase = True, np.zeros(self.world.size), HEARS
 
     def no_outcome(self):
         assert self.sent(GATHER) == b"", "it knows no outcome"
@@ -965,12 +994,16 @@ class Member:
         """How long updates are by what members have announced: the lower median of each tensor."""
         if self.settling:
             return np.inf
-        first, last = self.world.ranges(len(self.sum))[number]
-        told = [self.scale, *(self.agreed[n][0] for n in self.sum if n != self.node)]
+        first, last = self.world.ranges(len(self.adding()))[number]
+        told = [self.scale, *(self.agreed[n][0] for n in self.sum if n in self.agreed)]
         usual = np.sort(told, axis=0)[(len(told) - 1) // 2]
         at = self.world.tensor_at()[self.chosen & self.world.within(first, last)]
         squares = sum(4.0 ** int(usual[t]) * int((at == t).sum()) for t in range(len(self.world.tensors)))
         return float(np.float32(np.sqrt(squares / max(1, len(at))) / 4))
+
+    def adding(self):
+        """By whose number the model is cut into slices."""
+        return self.cell if self.still else self.sum
 
     def limit(self, number, parts, yard):
         """How far away other cells are believed to be in a slice."""
@@ -1043,7 +1076,7 @@ class Member:
     def unheard(self):
         """Who has not told its part of the range that is this member's in the plan."""
         world = self.world
-        first, last = world.ranges(len(self.sum))[self.sum.index(self.node)]
+        first, last = world.ranges(len(self.adding()))[self.adding().index(self.node)]
         low, high = world.ranges(len(self.cell))[self.cell.index(self.node)]
         first, last = max(first, low), min(last, high)
         missing = set()
@@ -1058,9 +1091,12 @@ class Member:
 
     def end_exchange(self):
         """The new value of the own slice; the member's own frame says it, and must say this."""
-        world, own = self.world, self.sum.index(self.node)
-        first, last = world.ranges(len(self.sum))[own]
+        world, own = self.world, self.adding().index(self.node)
+        first, last = world.ranges(len(self.adding()))[own]
         mine = world.within(first, last)
+        if self.still:
+            self.listen(own, mine, first, last)
+            return
         new, told, heard = self.value_now.copy(), self.chosen & mine, set()
         parts = self.believed(own, mine, first, last)
         for _, (cell, weight, low, high, where, values, _) in sorted(self.said.items()):
@@ -1072,12 +1108,18 @@ class Member:
             heard.add(cell)
         self.report["heard"] = tuple(sorted(heard))
         self.phase = GATHERS
+        if self.blocks and self.kept.overheard is not None:
+            start, change = self.kept.overheard
+            changed = np.zeros(64 * world.words, dtype=bool)
+            changed[64 * start : 64 * start + len(change)] = change != 0
+            flags = changed.reshape(-1, world.block).any(axis=1)[: world.blocks]
+            told |= world.spread(flags, 0) & mine
         bodies = [body for to, kind, body in self.outs if kind == GATHER]
         assert len(bodies) == len(self.sum) - 1, "a keeper answers everybody"
         assert all(body == bodies[0] for body in bodies), "a keeper tells everybody the same"
         if not bodies[0]:
             assert self.book.wild, "its sum came about"
-            self.changes[own] = None
+            self.changes[own] = self.kept.overheard = None
             return
         change = self.changes[own] = self.read_change(own, len(self.sum), self.round_, bodies[0])
         handed = self.book.handed
@@ -1091,7 +1133,7 @@ class Member:
         )
         if self.exact and not self.book.wild:
             at = change.where
-            expected = new[at] - (self.value_now if self.world.robust else self.kept.model)[at]
+            expected = new[at] - self.plain[at]
             room = 0.51 * self.step[at] + 1.01 * change.steps + 4e-6 * (1 + np.abs(self.kept.model[at]))
             wrong = np.abs(change.values - expected) > room
             assert not wrong.any(), (
@@ -1099,11 +1141,29 @@ class Member:
             )
             self.book.sums += 1
 
+    def listen(self, own, mine, first, last):
+        """The cell stands still: what heard cells say is kept, and told to nobody but hearing cells."""
+        value, heard = self.value_now, set()
+        assert value.dtype == np.float32, "zero is zero in single precision"
+        new, parts = value.copy(), self.believed(own, mine, first, last)
+        for _, (cell, weight, low, high, where, values, _) in sorted(self.said.items()):
+            if min(last, high) <= max(first, low):
+                continue
+            at = where[mine[where]]
+            far = (values[mine[where]] - value[at]) * (weight * parts.get(cell, 1.0))
+            new[at] = (new[at].astype(np.float64) + far).astype(np.float32)
+            heard.add(cell)
+        self.report["heard"], self.phase = tuple(sorted(heard)), DONE
+        assert not any(kind in (SCATTER, GATHER, OFFER, VOTE) for _, kind, _ in self.outs), "nobody adds up"
+        change = (new - self.kept.model)[64 * first : 64 * last]
+        if np.isfinite(new).all() and np.abs(new[mine]).max(initial=0) < 2.0**100:
+            self.kept.overheard = (first, change) if change.any() else None
+
     def believed(self, own, mine, first, last):
         """The part of each heard cell's difference that is believed."""
         if not self.world.robust:
             return {}
-        most, found = self.limit(own, len(self.sum), self.yard(own)), {}
+        most, found = self.limit(own, len(self.adding()), self.yard(own)), {}
         for _, (cell, _, low, high, where, values, _) in sorted(self.said.items()):
             if min(last, high) > max(first, low):
                 at = mine[where]
@@ -1159,7 +1219,7 @@ class Member:
         return Change(where, values, steps, scores, body, reach=reach, everything=bool(body[0]))
 
     def on_gather(self, sender, body):
-        if self.phase not in (ADDS, OFFERS, VOTES, HEARS, GATHERS) or sender not in self.sum:
+        if not self.adds() or sender not in self.sum:
             return
         number = self.sum.index(sender)
         if number in self.changes:
@@ -1213,6 +1273,13 @@ class Member:
             if change is not None and self.apply(
                 number, len(self.sum), self.with_outcome(number, change), atoms
             ):
+                if self.sum[number] == self.node and kept.overheard is not None:
+                    start, heard = kept.overheard
+                    alike = start == first and len(kept.model[64 * first : 64 * last]) == len(heard)
+                    if alike:
+                        heard[change.where - 64 * first] = 0
+                    if not (alike and heard.any()):
+                        kept.overheard = None
                 summed.append(self.sum[number])
         if kept.handed is not None:
             members, positions = kept.handed

@@ -8,21 +8,33 @@ and is used for nothing else, so the counter starts at zero.
 from __future__ import annotations
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 
 from cesar.base.types import BitWords, RingWords
 
 _ZEROS = memoryview(bytes(1 << 20))
-_START = modes.CTR(bytes(16))
+_BLOCK = 16
+
+
+def stream_cipher(key: bytes) -> CipherContext:
+    """Encrypts or decrypts one text with a key that is used for nothing else."""
+    return Cipher(algorithms.AES(key), modes.CTR(bytes(_BLOCK))).encryptor()
 
 
 class Keystream:
-    """The words of one key, in order; each is given out once."""
+    """The words of one key, in order; each is given out once.
+
+    Args:
+        skip: bytes at its beginning that are left out. Whoever asks for a part sees to it that no two parts overlap.
+    """
 
     __slots__ = ("_cipher",)
 
-    def __init__(self, key: bytes) -> None:
-        self._cipher = Cipher(algorithms.AES(key), _START).encryptor()
+    def __init__(self, key: bytes, skip: int = 0) -> None:
+        counter, rest = divmod(skip, _BLOCK)
+        self._cipher = Cipher(algorithms.AES(key), modes.CTR(counter.to_bytes(_BLOCK, "big"))).encryptor()
+        if rest:
+            self._cipher.update(bytes(rest))
 
     def fill(self, out: RingWords | BitWords) -> None:
         """Overwrite `out` with the next words of the stream (little end first)."""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from cesar.base.types import ByteArray, RingWords
 from cesar.kernels.bits import ZERO, jit
@@ -61,6 +65,14 @@ def pack(words: RingWords, bits: int, out: ByteArray) -> None:
         out[:] = words.astype(f"<u{bits // 8}", copy=False).view(np.uint8)
     else:
         _pack(words, bits, out)
+
+
+def in_place(data: ByteArray, bits: int) -> NDArray[Any] | None:
+    """Packed words as they lie there, to be read or written; None where that cannot be."""
+    if bits not in (16, 32) or sys.byteorder != "little":
+        return None
+    seen = data.view(f"u{bits // 8}")
+    return seen if seen.flags.aligned else None
 
 
 def unpack(data: ByteArray, bits: int, count: int) -> RingWords:

@@ -84,6 +84,80 @@ def add_at(dense: Vector, members: BitWords, base: int, values: NDArray[np.float
 
 
 @jit
+def _add_words_at(
+    dense: Vector,
+    patterns: RingWords,
+    members: BitWords,
+    words: RingWords,
+    edges: NDArray[np.int64],
+    steps: NDArray[np.float64],
+    width: int,
+    write: bool,
+    top: RingWords,
+) -> None:
+    """`_from_grid` and `add_at` in one pass: nothing is as large as the row but the row.
+
+    Args:
+        patterns: the dense row, as words.
+        write: False to find out what the largest would be, where all positions are chosen.
+        words: signed, of `width` bits, one for every chosen position; as they travel or wider.
+        top: gets the largest magnitudes, as the bits of a float32: in the dense row afterwards, and of what was added.
+    """
+    shift = np.int32(32 - width)
+    sign = np.uint32(0x7FFFFFFF)
+    added = np.empty(64, dtype=np.float32)
+    sums = np.empty(64, dtype=np.float32)
+    bits_of, bits_of_sums = added.view(np.uint32), sums.view(np.uint32)
+    most, highest = np.uint32(0), np.uint32(0)
+    tensor = 0
+    k = ZERO
+    for w in range(len(members)):
+        word = members[w]
+        start = np.uint64(64 * w)
+        count = popcount(word)
+        while count != ZERO and np.uint64(edges[tensor]) <= k:
+            tensor += 1
+        if word == FULL and k + np.uint64(64) <= np.uint64(edges[tensor]):
+            step = steps[tensor]
+            for t in range(np.uint64(64)):
+                value = np.float64(np.int32(np.uint32(words[k + t]) << np.uint32(shift)) >> shift) * step
+                added[t] = np.float32(value)
+                sums[t] = np.float32(np.float64(dense[start + t]) + value)
+            for t in range(np.uint64(64)):
+                highest = max(highest, bits_of[t] & sign)
+                most = max(most, bits_of_sums[t] & sign)
+            if write:
+                for t in range(np.uint64(64)):
+                    dense[start + t] = sums[t]
+        else:
+            while word != ZERO:
+                while np.uint64(edges[tensor]) <= k:
+                    tensor += 1
+                p = start + lowest_bit(word)
+                value = np.float64(np.int32(np.uint32(words[k]) << np.uint32(shift)) >> shift) * steps[tensor]
+                added[0] = np.float32(value)
+                sums[0] = np.float32(np.float64(dense[p]) + value)
+                highest, most = max(highest, bits_of[0] & sign), max(most, bits_of_sums[0] & sign)
+                if write:
+                    dense[p] = sums[0]
+                k += ONE
+                word &= word - ONE
+            k -= count
+            if write:
+                for t in range(start, min(start + np.uint64(64), np.uint64(len(dense)))):
+                    most = max(most, patterns[t] & sign)
+        k += count
+    top[0], top[1] = most, highest
+
+
+@jit
+def add_words(total: RingWords, words: RingWords) -> None:
+    """Add a row to the sum, modulo 2^32; its words may be shorter."""
+    for k in range(np.uint64(len(total))):
+        total[k] += np.uint32(words[k])
+
+
+@jit
 def clear_at(dense: Vector, members: BitWords, base: int) -> None:
     """Set the values at the chosen positions to zero."""
     for w in range(len(members)):
@@ -231,12 +305,61 @@ def write_grid(
     values: Vector, piece: Piece, exponents: tuple[int, ...], width: int, dither: int
 ) -> ByteArray:
     """A compact row as it travels."""
-    words = np.empty(piece.count, dtype=np.uint32)
-    scales = np.ldexp(1.0, width - 1 - np.array(exponents, dtype=np.int64))
-    _to_grid(values, piece.edges, scales, width, np.uint64(dither), words)
     out = np.empty(packing.packed_size(piece.count, width), dtype=np.uint8)
-    packing.pack(words, width, out)
+    fill_grid(values, piece, exponents, width, dither, out)
     return out
+
+
+def fill_grid(
+    values: Vector, piece: Piece, exponents: tuple[int, ...], width: int, dither: int, out: ByteArray
+) -> None:
+    """Write a compact row where it travels from."""
+    scales = np.ldexp(1.0, width - 1 - np.array(exponents, dtype=np.int64))
+    if (words := packing.in_place(out, width)) is not None:
+        _to_grid(values, piece.edges, scales, width, np.uint64(dither), words)
+        return
+    words = np.empty(piece.count, dtype=np.uint32)
+    _to_grid(values, piece.edges, scales, width, np.uint64(dither), words)
+    packing.pack(words, width, out)
+
+
+def add_row(
+    dense: Vector,
+    piece: Piece,
+    data: ByteArray,
+    exponents: tuple[int, ...],
+    width: int,
+    *,
+    write: bool = True,
+) -> tuple[float, float]:
+    """Add what a row stands for, in double precision, and round once; its length must have been checked. See `add_sum`.
+
+    Args:
+        write: False to leave the row as it is, where all positions are chosen.
+    """
+    if not write and piece.count != len(dense):
+        raise ValueError("without all positions nobody looks at those that stay as they are")
+    steps = np.ldexp(1.0, np.array(exponents, dtype=np.int64) + 1 - width)
+    words = packing.in_place(data, width)
+    if words is None:
+        words = packing.unpack(data, width, piece.count)
+    return add_sum(dense, piece, words, steps, width, write=write)
+
+
+def add_sum(
+    dense: Vector,
+    piece: Piece,
+    words: RingWords,
+    steps: NDArray[np.float64],
+    width: int,
+    *,
+    write: bool = True,
+) -> tuple[float, float]:
+    """Add signed words times the step of their tensor to a dense row; the largest magnitude in it afterwards, and of what was added."""
+    top = np.zeros(2, dtype=np.uint32)
+    _add_words_at(dense, dense.view(np.uint32), piece.members, words, piece.edges, steps, width, write, top)
+    most, highest = top.view(np.float32).tolist()
+    return most, highest
 
 
 def read_grid(data: ByteArray, piece: Piece, exponents: tuple[int, ...], width: int) -> NDArray[np.float64]:
@@ -278,7 +401,12 @@ def check_exponents(exponents: tuple[int, ...]) -> None:
 
 def can_be_told(values: Vector) -> bool:
     """Whether a frame can hold these: finite, and not above what everybody refuses."""
-    return ring.largest(values) <= 2.0**HIGHEST_EXPONENT
+    return is_tellable(ring.largest(values))
+
+
+def is_tellable(*largest: float) -> bool:
+    """The same of values with these largest magnitudes; NaN is none."""
+    return all(value <= 2.0**HIGHEST_EXPONENT for value in largest)
 
 
 @jit

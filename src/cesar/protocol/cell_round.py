@@ -7,8 +7,14 @@
 
 *Who is in a sum.* All members of the cell but those that this member has given up. They add up only if each of them is
 there, has given up the same, and holds the same model. Otherwise the cell stands still for this round: nobody hands anything
-in, and its model stays as it is, so that a member that was away for a round has missed nothing. Hearing cells are
-told the model all the same.
+in, and its model stays as it is, so that a member that was away for a round has missed nothing.
+
+*A cell that stands still listens.* Its keepers go on exchanging slices with other cells, so that cells mix whoever is away. A keeper
+keeps what it hears for itself (`CellState.overheard`), passes it on to hearing cells, and tells its members with the next sum. Members
+that are there could take it in at once, and would then train on another model than the one that is away. A lying cell could use that: it says a
+model on which nothing can be trained, while all members but one are away, and that one is alone in the next sum. So nobody trains on
+what was overheard before all hold it. Where members count by samples a cell that stands still does not listen: its weight is told by
+all keepers together. Nor does it where cells settle at their own pace: there a step is tried again until all members are there.
 
 *One answer.* A slice of the model changes only if its sum came about, and it changes for all members alike, by what the
 keeper sends. A member without that answer keeps its numbers as in doubt (`cell_state`), says in the next round what it lacks,
@@ -42,7 +48,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property, partial
@@ -74,13 +80,18 @@ from cesar.kernels.slicing import (
     Piece,
     Span,
     add_at,
+    add_row,
+    add_sum,
+    add_words,
     block_scores,
     can_be_told,
     check_row,
     clear_at,
     dither_seed,
     expand_blocks,
+    fill_grid,
     from_words,
+    is_tellable,
     piece_of,
     read_grid,
     spans,
@@ -89,7 +100,7 @@ from cesar.kernels.slicing import (
 )
 from cesar.methods.cells import METRIC_EXPONENT, METRIC_RANGE, Cells
 from cesar.methods.positions import CellPositions, everything
-from cesar.protocol.cell_state import Carried, CellState, Doubt, Handed, Standing, standing
+from cesar.protocol.cell_state import Carried, CellState, Doubt, Handed, Overheard, Standing, standing
 from cesar.protocol.cell_vote import (
     DRAWS,
     FACTOR,
@@ -120,6 +131,7 @@ from cesar.protocol.wire_cells import (
     Missed,
     Model,
     Offer,
+    Row,
     Scatter,
     Vote,
     Voted,
@@ -162,11 +174,20 @@ class CellPhase(IntEnum):
 
 
 class Part(NamedTuple):
-    """A row of numbers to be masked: values at positions, on a grid."""
+    """A row of numbers to be masked: values at positions, on a grid.
+
+    Attributes:
+        span: the words of the bitmap that count; None for all.
+        before: numbers of the keystreams that are for others.
+        out: where the words go.
+    """
 
     vector: Vector
     positions: IndexSet
     grid: ring.Grid
+    span: Span | None = None
+    before: int = 0
+    out: NDArray[np.unsignedinteger] | None = None
 
 
 class Offered(NamedTuple):
@@ -238,23 +259,30 @@ def masked_rows(parts: list[Part], masks: list[tuple[MaskKey, bool]]) -> list[Ri
     """Rows of numbers under the masks of all partners, rounded to the upper bits of each word.
 
     One keystream per partner goes on from row to row; word k of it masks the k-th number. So each is made once, in
-    pieces that stay in the cache.
+    pieces that stay in the cache. It begins where the first row says.
     """
     if not masks:
         raise PrivacyError("nothing leaves without a mask")
-    streams = [Keystream(key.key) for key, _ in masks]
+    streams = [Keystream(key.key, 8 * parts[0].before) for key, _ in masks]
     signs = np.array([bits.FULL if negate else bits.ONE for _, negate in masks])
     rows: list[RingWords] = []
-    for vector, positions, grid in parts:
-        kept, total = positions.words, positions.count
-        words: RingWords = memory.empty(total, np.uint32)
-        width = -(-len(kept) // (1 + 8 * total * len(masks) // SUM_MASK_BYTES))
-        counts = np.empty(-(-len(kept) // width), dtype=np.int64)
-        bits.count_blocks(kept, width, counts)
+    for vector, positions, grid, span, _, out in parts:
+        kept = positions.words
+        first, last = Span(0, len(kept)) if span is None else span  # an empty one is false
+        total = positions.count if span is None else bits.count(kept[first:last])
+        words = memory.empty(total, np.uint32) if out is None else out
+        if len(words) != total:
+            raise ValueError(f"there is room for {len(words)} words, but {total} are masked")
+        rows.append(words)
+        if first == last:
+            continue
+        width = -(-(last - first) // (1 + 8 * total * len(masks) // SUM_MASK_BYTES))
+        counts = np.empty(-(-(last - first) // width), dtype=np.int64)
+        bits.count_blocks(kept[first:last], width, counts)
         most = int(counts.max())
         scratch = _scratch("masks", 2 * len(masks) * most).view(np.uint64).reshape(len(masks), most)
         written = 0
-        for start, count in zip(range(0, len(kept), width), counts.tolist(), strict=True):
+        for start, count in zip(range(first, last, width), counts.tolist(), strict=True):
             for stream, row in zip(streams, scratch, strict=True):
                 stream.fill(row[:count])
             written += ring.seal_sum(
@@ -263,25 +291,29 @@ def masked_rows(parts: list[Part], masks: list[tuple[MaskKey, bool]]) -> list[Ri
                 vector,
                 kept,
                 start,
-                min(start + width, len(kept)),
+                min(start + width, last),
                 grid.edges,
                 grid.scales,
                 grid.bits,
                 words[written:],
             )
-        rows.append(words)
     return rows
+
+
+def _copy(values: Vector) -> Vector:
+    """In memory that may have been used before."""
+    out: Vector = memory.empty(len(values), np.float32)
+    out[:] = values
+    return out
 
 
 def _within(part: Span, whole: Span) -> bool:
     return whole.first <= part.first and part.last <= whole.last
 
 
-def packed(words: RingWords, width: int) -> ByteArray:
+def packed(words: RingWords, width: int) -> Row:
     """Words as they travel."""
-    out = np.empty(packing.packed_size(len(words), width), dtype=np.uint8)
-    packing.pack(words, width, out)
-    return out
+    return Row(packing.packed_size(len(words), width), partial(packing.pack, words, width))
 
 
 def score_codes(sums: NDArray[np.float64]) -> NDArray[np.uint8]:
@@ -362,14 +394,15 @@ class CellRound:
         self._has_mixed = False
         self._rejected: list[RemoteProtocolError] = []
         self.phase, self.outbox = CellPhase.AGREE, Outbox()
-        self.unsaved, self.handed_in = False, 0
+        self.unsaved, self.handed_in, self._still = False, 0, False
         # of a sum
         self._facts, self._checks = b"", dict[NodeId, MaskKey]()
-        self._rows: list[RingWords] | None = None
+        self._masked: set[int] = set()
         self._totals: list[RingWords] = []
         self._came: dict[NodeId, tuple[bytes, ...]] = {}
         self._grids: list[ring.Grid] = []
         self._value: Vector | None = None  # the cell's model in the own slice, before other cells are heard
+        self._plain: Vector | None = None  # the same without what was overheard, where members vote
         self._changes: dict[int, Change | None] = {}
         self._poll = Poll()
         # of catching up
@@ -611,6 +644,8 @@ class CellRound:
 
     def _end_agree(self) -> None:
         state, present = self._state, self.agreed
+        self._turn = step_of(self._attempt.round_) if self._own_pace else self._attempt.round_
+        self._said = {sender: said for sender, said in self._said.items() if said.cell in self._heard_cells}
         for node in self._place.view:
             state.absent[node] = 0 if node in present else state.absent.get(node, 0) + 1
         claims = {self._me: state.claim, **{node: said.claim for node, said in present.items()}}
@@ -634,14 +669,40 @@ class CellRound:
         elif whole and self._may_add_up(found) and (self._method.settling or self._make_keys(found)):
             self._start_sum(found)
         else:
-            self._tell_hearers(self._plan_span(self._me), state.common)
-            self.phase = CellPhase.DONE
+            self._stand_still()
         early, self._early = self._early, {}
         for (sender, kind, _), body in sorted(early.items(), key=lambda item: item[0]):
             try:
                 self.handle(sender, kind, body)
             except RemoteProtocolError as error:
                 self._rejected.append(error)
+
+    def _stand_still(self) -> None:
+        """Nobody hands anything in. Hearing cells are told the model, with what was overheard, and a keeper listens for its slice."""
+        self._still, self.phase = True, CellPhase.EXCHANGE
+        self._value = self._overheard_in(self._own_span)
+        self._tell_hearers(self._own_span)
+        if self._method.weighted or self._roll or (self._method.settling and self._own_pace):
+            self.phase = CellPhase.DONE  # it says which cells are in its model, or tries the step again
+        elif self._own_pace:  # it takes what has come, and waits for nobody
+            self._end_exchange()
+
+    def listen(self) -> dict[NodeId, RoundNo]:
+        """While members are awaited: tell hearing cells the model, and take in what heard cells have said; whose words that are."""
+        if self.phase is not CellPhase.AGREE or self._method.settling or self._method.weighted:
+            return {}
+        self._stand_still()
+        mixed, self._said = self.mixed, {}
+        self._still, self._has_mixed, self.phase = False, False, CellPhase.AGREE
+        # By the next link of the graph: with the same one in every call, the other cells would never be heard, nor hear this one.
+        self._turn += self._own_pace
+        return mixed
+
+    def _overheard_in(self, span: Span) -> Vector:
+        """The model in a range, with what was overheard there."""
+        return self._state.with_overheard(
+            span.first, _copy(self._state.common[64 * span.first : 64 * span.last])
+        )
 
     def _may_add_up(self, found: Standing) -> bool:
         """Whether every member of the sum is there, has given up the same members and holds the same model.
@@ -670,6 +731,7 @@ class CellRound:
         state, settles = self._state, self._method.settling
         there = [n for n in self._members if n in claims]
         unlike = any(self.agreed[n].losses != state.losses for n in there if n != self._me)
+        unlike = state.forgotten({n: claims[n] for n in there}) or unlike
         behind = [n for n in there if n in found.behind]
         if settles:  # nobody hands anything in
             unlike, behind = False, [n for n in behind if n == self._me]
@@ -742,9 +804,10 @@ class CellRound:
     def _go_back(self, found: Standing) -> None:
         """Undo the slices of which members were told different things."""
         state = self._state
+        state.overheard = None
         for number in [k for k in found.disputed if state.claim.digests[k] and k in state.undo]:
             first, last = spans(self._words, len(state.claim.keepers))[number]
-            state.common[64 * first : 64 * last], scores = state.undo.pop(number)
+            state.common[64 * first : 64 * last], scores = state.undone(number)
             if len(scores):
                 start = first * 64 // self._block
                 state.scores[start : start + len(scores)] = scores
@@ -784,6 +847,7 @@ class CellRound:
         piece = change.piece
         if not self._apply(number, change):
             raise self._refusal(sender, Reason.UNSAFE_SCALE, "it would make the model infinite")
+        state.overheard = None
         # The sum came about: what this member had handed in there is in it, and no longer its own.
         first, last = spans(self._words, len(target.keepers))[number]
         doubted, thrown = state.doubt or self._doubted, state.doubt is None
@@ -795,7 +859,7 @@ class CellRound:
             if refused != thrown:
                 state.discard(summed if refused else -summed)
             if not thrown:
-                state.unsent -= summed
+                state.unsent = state.unsent - summed
                 self._hide()
                 state.fallback = state.unsent.copy()
                 state.settle_doubt(answered)
@@ -836,7 +900,7 @@ class CellRound:
         if not can_be_told(common):
             raise self._refusal(sender, Reason.UNSAFE_SCALE, "the model is not finite, or too large")
         state = self._state
-        state.common = common
+        state.common, state.overheard = common, None
         state.begin_gathering(model.claim, None)
         state.claim = model.claim
         if self._method.weighted:
@@ -932,7 +996,7 @@ class CellRound:
         self._report = replace(self._report, members=self._members)
         if self._method.settling:
             self.phase = CellPhase.SCATTER
-            self._value = self._slices[self._number].rows(state.common).copy()
+            self._value = self._overheard_in(self._own_span)
             self._end_scatter()
             return
         self.phase = CellPhase.SCATTER
@@ -946,17 +1010,33 @@ class CellRound:
         for number in order:
             self.outbox.add(partial(self._make_scatter, number), self._members[number])
 
-    def _own_rows(self) -> list[RingWords]:
-        """All that this member hands in, masked; made once, when it is first needed."""
-        if self._rows is None:
-            parts = [Part(self._to_hand_in(), self._positions.chosen, self._grids[0])]
-            if self._ranks:
-                parts.append(Part(self._scores, IndexSet.full(len(self._scores)), self._grids[1]))
-            if len(self._extras):
-                parts.append(Part(self._extras, IndexSet.full(len(self._extras)), self._grids[-1]))
-            masks = [(key, wants_negation(self._me, node)) for node, key in self._checks.items()]
-            self._rows = masked_rows(parts, masks)
-        return self._rows
+    @property
+    def _masks(self) -> list[tuple[MaskKey, bool]]:
+        return [(key, wants_negation(self._me, node)) for node, key in self._checks.items()]
+
+    def _mask_slice(self, number: int, out: NDArray[np.unsignedinteger]) -> None:
+        """The values that this member hands in to one slice, masked. Each is made when it is needed, at its place in the keystreams, so that
+        no more than a slice is ever in memory.
+        """
+        if number in self._masked:
+            raise PrivacyError("a mask is used once")
+        self._masked.add(number)
+        piece, before = self._slices[number], sum(piece.count for piece in self._slices[:number])
+        span = Span(piece.first, piece.last)
+        part = Part(self._to_hand_in, self._positions.chosen, self._grids[0], span, before, out)
+        masked_rows([part], self._masks)
+
+    @cached_property
+    def _beside_values(self) -> list[RingWords]:
+        """Scores, and the numbers that every keeper gets, masked: the keystreams go on after the values."""
+        parts = []
+        if self._ranks:
+            parts.append(Part(self._scores, IndexSet.full(len(self._scores)), self._grids[1]))
+        if len(self._extras):
+            parts.append(Part(self._extras, IndexSet.full(len(self._extras)), self._grids[-1]))
+        if not parts:
+            return []
+        return masked_rows([parts[0]._replace(before=self._positions.chosen.count), *parts[1:]], self._masks)
 
     @cached_property
     def _extras(self) -> Vector:
@@ -983,8 +1063,9 @@ class CellRound:
         """W on the ring: every member sees for itself that it is not above 1."""
         return min(self._state.samples / self._unit, 1.0)
 
+    @cached_property
     def _to_hand_in(self) -> Vector:
-        """What is handed in; where there is noise each member adds its part, as if its partners of k owners added none."""
+        """What is handed in, the same for all slices; where there is noise each member adds its part, as if its partners of k owners added none."""
         noise, plan = self._method.noise, self._place.plan
         if self._method.weighted:
             return self._state.unsent * np.float32(self._own_weight)
@@ -994,23 +1075,32 @@ class CellRound:
         honest = sum(sorted(owned.values())[: len(owned) - plan.collusion])
         return noise.noisy(self._state.unsent, honest, self._entropy)
 
-    def _cut(self, number: int) -> list[RingWords]:
-        """The part of the own rows that is for one slice."""
-        rows = self._own_rows()
-        start = sum(piece.count for piece in self._slices[:number])
-        piece = self._slices[number]
-        found = [rows[0][start : start + piece.count]]
+    def _cut_beside(self, number: int) -> list[RingWords]:
+        """What of the rows beside the values is for one slice."""
+        rows, piece = self._beside_values, self._slices[number]
+        found = []
         if self._ranks:
-            found.append(rows[1][self._blocks_of(Span(piece.first, piece.last))])
+            found.append(rows[0][self._blocks_of(Span(piece.first, piece.last))])
         if len(self._extras):
             found.append(rows[-1])
         return found
 
+    def _fill_scatter(self, number: int, out: ByteArray) -> None:
+        """Write the masked values of a slice where they travel from."""
+        if (words := packing.in_place(out, self._width)) is not None:
+            self._mask_slice(number, words)
+            return
+        words = memory.empty(self._slices[number].count, np.uint32)
+        self._mask_slice(number, words)
+        packing.pack(words, self._width, out)
+
     def _make_scatter(self, number: int) -> Outbound:
-        cut = self._cut(number)
-        values = [packed(row, width) for row, width in zip(cut, self._widths, strict=True)]
+        count = self._slices[number].count
+        values = [Row(packing.packed_size(count, self._width), partial(self._fill_scatter, number))]
+        beside = zip(self._cut_beside(number), self._widths[1:], strict=True)
+        values += [packed(row, width) for row, width in beside]
         checks = [self._checks[node].check for node in self._members if node != self._me]
-        frame = Scatter.encode(self._header(Kind.CELL_SCATTER), self._facts, checks, values, len(cut[0]))
+        frame = Scatter.encode(self._header(Kind.CELL_SCATTER), self._facts, checks, values, count)
         return Outbound((self._members[number],), frame)
 
     def _on_scatter(self, sender: NodeId, body: memoryview) -> None:
@@ -1034,14 +1124,22 @@ class CellRound:
         for k, (count, width) in enumerate(zip(counts, self._widths, strict=True)):
             length = len(rest) if k == len(counts) - 1 else packing.packed_size(count, width)
             check_row(rest[:length], count, width)
-            rows.append(packing.unpack(rest[:length], width, count))
+            seen = packing.in_place(rest[:length], width)
+            rows.append(packing.unpack(rest[:length], width, count) if seen is None else seen)
             rest = rest[length:]
+        self._add(rows)
+        self._came[sender] = share.checks
+        self._state.came[sender] = self._attempt.round_
+
+    def _add(self, rows: Sequence[NDArray[np.unsignedinteger]]) -> None:
+        """Add a member's rows to the sum."""
         if not self._totals:
-            self._totals = [row.copy() if row.base is not None else row for row in rows]
+            self._totals = [memory.empty(len(row), np.uint32) for row in rows]
+            for total, row in zip(self._totals, rows, strict=True):
+                total[:] = row
         else:
             for total, row in zip(self._totals, rows, strict=True):
-                np.add(total, row, out=total)
-        self._came[sender] = share.checks
+                add_words(total, row)
 
     @cached_property
     def _widths(self) -> list[int]:
@@ -1069,8 +1167,10 @@ class CellRound:
         whole = self._method.settling or self._sum_is_whole()
         if whole and not self._method.settling:
             count = len(self._members)
-            for total, row in zip(self._totals, self._cut(self._number), strict=True):
-                np.add(total, row, out=total)
+            own = memory.empty(piece.count, np.uint16 if self._width == 16 else np.uint32)
+            self._mask_slice(self._number, own)
+            self._add([own, *self._cut_beside(self._number)])
+            del own
             # What honest members cannot have brought is noise, and is thrown away before anybody uses it.
             whole = all(
                 ring.can_be(total, width, count, count)
@@ -1082,16 +1182,19 @@ class CellRound:
                 steps = self._unit / (scales * max(self._carried.weight, 1.0))
             else:
                 steps = 1.0 / (scales * count)
-            mean = from_words(self._totals[0], piece, steps, self._width)
-            self._value = piece.rows(state.common).copy()
-            add_at(self._value, piece.members, 0, mean)
-            whole = whole and can_be_told(self._value) and can_be_told(mean.astype(np.float32))
+            self._value = self._overheard_in(self._own_span)
+            whole = whole and is_tellable(*add_sum(self._value, piece, self._totals[0], steps, self._width))
+            if self._votes_now:
+                mean = from_words(self._totals[0], piece, steps, self._width)
+            self._totals[0] = np.empty(0, dtype=np.uint32)  # a view would keep the memory
         if self._votes_now:
             self._offer(mean.astype(np.float32) if whole else None)
             return
         if not whole:
             self._carried = state.carried
-        self._tell_hearers(Span(piece.first, piece.last), state.common if not whole else None)
+        if not whole:
+            self._value = self._overheard_in(self._own_span)
+        self._tell_hearers(self._own_span)
         if whole:
             self.phase = CellPhase.EXCHANGE
             return
@@ -1149,7 +1252,7 @@ class CellRound:
         return Offered(piece, exponents, values, body)
 
     def _on_offer(self, sender: NodeId, body: memoryview) -> None:
-        if self.phase not in _ADDING or sender not in self._members:
+        if not self._adds or sender not in self._members:
             return  # this member did not add up, or waits no longer
         number = self._members.index(sender)
         if number in self._poll.offers:
@@ -1197,7 +1300,7 @@ class CellRound:
         self._answer(Vote.encode(header, self._facts, self._poll.seen, self._poll.ballot))
 
     def _on_vote(self, sender: NodeId, body: memoryview) -> None:
-        if self.phase not in _ADDING or sender not in self._members:
+        if not self._adds or sender not in self._members:
             return  # this member did not add up, or waits no longer
         if sender in self._poll.votes:
             raise self._refusal(sender, Reason.DUPLICATE, "it has voted already")
@@ -1234,12 +1337,14 @@ class CellRound:
         if not self._poll.refused:
             row = read_grid(offer.values, piece, offer.exponents, self._width)
             add_at(value, piece.members, 0, row)
+        self._plain = value.copy()
+        value = self._state.with_overheard(piece.first, value)
         if can_be_told(value):
             self._value = value
             if self._poll.refused:
                 self._tell_hearers_nothing()
             else:
-                self._tell_hearers(Span(piece.first, piece.last), None)
+                self._tell_hearers(self._own_span)
             self.phase = CellPhase.EXCHANGE
         else:
             self._end_without_change()
@@ -1251,17 +1356,16 @@ class CellRound:
 
     def _end_without_change(self) -> None:
         """Hearing cells are told the model as it was, and the members that nothing changes in the own slice."""
-        piece = self._slices[self._number]
-        self._tell_hearers(Span(piece.first, piece.last), self._state.common)
+        self._value = self._overheard_in(self._own_span)
+        self._tell_hearers(self._own_span)
         self._changes[self._number] = None
         self._answer(Gather.nothing(self._header(Kind.CELL_GATHER)))
         self.phase = CellPhase.GATHER
 
-    def _yard(self, number: int) -> float:
+    def _yard(self, piece: Piece) -> float:
         """How long updates are in a slice, by what members have announced."""
-        piece = self._slices[number]
         within = slice(piece.tensor, piece.tensor + len(piece.edges))
-        told = [self._exponents, *(self.agreed[n].exponents for n in self._members if n != self._me)]
+        told = [self._exponents, *(self.agreed[n].exponents for n in self._members if n in self.agreed)]
         counts = np.diff(piece.edges, prepend=0).tolist()
         return float(np.float32(yard_of([exponents[within] for exponents in told], counts)))
 
@@ -1277,7 +1381,7 @@ class CellRound:
     def _with_outcome(self, number: int, change: Change) -> Change:
         """A slice with what most members have not refused."""
         offer = None if self._poll.refused or self._method.settling else self._poll.offers[number]
-        yard = float("inf") if self._method.settling else self._yard(number)
+        yard = float("inf") if self._method.settling else self._yard(self._slices[number])
         body = Voted.encode(yard, b"" if offer is None else offer.body, change.body)
         return change._replace(offer=offer, yard=yard, digest=slice_digest(body), body=body)
 
@@ -1300,17 +1404,19 @@ class CellRound:
                 return True
         return False
 
-    def _tell_hearers(self, own: Span, model: Vector | None) -> None:
-        """Queue what hearing cells are told about the own slice: the new value, or the model as it was."""
+    def _tell_hearers(self, own: Span) -> None:
+        """Queue what hearing cells are told about the own slice."""
         plan, weight = self._place.plan, self._carried.weight if self._method.weighted else None
         # As it is now: a frame may be made after this cell has heard others. Where a cell stands still with members given up, what
         # is told is another range than the slice that `present` is about.
-        still = model is not None and self._members != self._cell
+        still = self._still and self._members != self._cell
         present = frozenset((self._place.number,)) if still else self.present
+        value = self._value
+        assert value is not None
         for cell in plan.graph.hearing(self._place.number, self._turn):
             for node, span in zip(plan.cells[cell], spans(self._words, len(plan.cells[cell])), strict=True):
                 if len(common := own.meet(span)):
-                    self.outbox.add(partial(self._make_exchange, node, common, own, model, weight, present))
+                    self.outbox.add(partial(self._make_exchange, node, common, own, value, weight, present))
 
     def _tell_hearers_nothing(self) -> None:
         """A cell that refuses its own sum falls behind, and must not hold others back; they need not wait for it."""
@@ -1324,18 +1430,13 @@ class CellRound:
         node: NodeId,
         span: Span,
         own: Span,
-        model: Vector | None,
+        value: Vector,
         weight: float | None,
         present: frozenset[int],
     ) -> Outbound:
         piece = piece_of(self._positions.chosen.words, *span, self._edges)
-        if model is None:
-            assert self._value is not None
-            start = 64 * (span.first - own.first)
-            dense = self._value[start : start + 64 * len(span)]
-        else:
-            dense = piece.rows(model)
-        values = piece.compact(dense)
+        start = 64 * (span.first - own.first)
+        values = piece.compact(value[start : start + 64 * len(span)])
         exponents = piece.exponents(values)
         dither = dither_seed(self._attempt.session, self._attempt.round_, self._me, node)
         row = write_grid(values, piece, exponents, self._width, dither)
@@ -1379,7 +1480,7 @@ class CellRound:
         words[span.first : span.last] = expand_blocks(chosen, self._block, high - 64 * span.first)
         return words
 
-    @cached_property
+    @property
     def _heard_cells(self) -> dict[int, float]:
         heard = self._place.plan.graph.heard(self._place.number, self._turn)
         return {link.cell: link.weight for link in heard}
@@ -1417,10 +1518,23 @@ class CellRound:
                 cell, piece, exponents, values, round_, age, message.weight, message.cells
             )
 
+    @property
+    def _adds(self) -> bool:
+        """Whether this member is in a sum that is under way."""
+        return self.phase in _ADDING and not self._still
+
+    @property
+    def _own_span(self) -> Span:
+        """The range that this member looks after: its slice of the sum, or of the whole cell where nobody adds up."""
+        if self._still:
+            return self._plan_span(self._me)
+        piece = self._slices[self._number]
+        return Span(piece.first, piece.last)
+
     def _unheard(self) -> frozenset[NodeId]:
         """Who has not told its part of the range that others take for this member's."""
-        piece, plan = self._slices[self._number], self._place.plan
-        expected = Span(piece.first, piece.last).meet(self._plan_span(self._me))
+        plan = self._place.plan
+        expected = self._own_span.meet(self._plan_span(self._me))
         missing: set[NodeId] = set()
         for cell in self._heard_cells:
             told = [said for said in self._said.values() if said.cell == cell]
@@ -1432,15 +1546,33 @@ class CellRound:
         return frozenset(missing - self._poll.silent)
 
     def _end_exchange(self) -> None:
-        """Mix with what heard cells have said, round the change to a grid, and tell the members."""
-        assert self._value is not None
+        """Mix with what heard cells have said; tell the members, or keep it for the next sum if the cell stands still."""
+        value, own = self._value, self._own_span
+        assert value is not None
+        new, positions = self._mix(own, value)
+        if self._still:
+            change = new - self._state.common[64 * own.first : 64 * own.last]
+            if can_be_told(new) and can_be_told(change):
+                self._state.overheard = Overheard(own.first, change) if change.any() else None
+            self.phase = CellPhase.DONE
+            return
         piece = self._slices[self._number]
-        own = Span(piece.first, piece.last)
-        value, new, positions = (
-            self._value,
-            self._value.astype(np.float32, copy=True),
-            self._positions.chosen.words,
-        )
+        overheard = self._state.overheard
+        if self._ranks and overheard is not None:  # what was overheard is told with the rest
+            changed = np.zeros(self._size, dtype=np.bool_)
+            changed[64 * overheard.first :][: len(overheard.change)] = overheard.change != 0
+            flags = np.logical_or.reduceat(changed, np.arange(0, self._size, self._block))
+            positions = positions.copy() if positions is self._positions.chosen.words else positions
+            positions[own.first : own.last] |= expand_blocks(flags, self._block, self._size)[
+                own.first : own.last
+            ]
+        if positions is not self._positions.chosen.words:
+            piece = piece_of(positions, *own, self._edges)
+        self._gather(piece, new)
+
+    def _mix(self, own: Span, value: Vector) -> tuple[Vector, BitWords]:
+        """The model in a range after what heard cells have said about it, and the positions that it may have changed at."""
+        new, positions = _copy(value) if self._said else value, self._positions.chosen.words
         heard: dict[int, int] = {}
         self._has_mixed = True
         differences: list[tuple[int, BitWords, int, NDArray[np.float64]]] = []
@@ -1481,9 +1613,7 @@ class CellRound:
             self.present |= self._brought(own)
         cells = tuple(sorted(heard))
         self._report = replace(self._report, heard=cells, ages=tuple(heard[cell] for cell in cells))
-        if positions is not self._positions.chosen.words:
-            piece = piece_of(positions, *own, self._edges)
-        self._gather(piece, new, value)
+        return new, positions
 
     def _brought(self, own: Span) -> frozenset[int]:
         """The cells that came into the own slice: of a heard cell those that every one of its keepers has named, if these have told the
@@ -1519,9 +1649,12 @@ class CellRound:
         self, differences: list[tuple[int, BitWords, int, NDArray[np.float64]]]
     ) -> dict[int, float]:
         """The part of each heard cell's difference that is believed: all of it, unless it is further away than usual."""
-        piece = self._slices[self._number]
-        span = Span(piece.first, piece.last)
-        yard = float("inf") if self._method.settling else self._yard(self._number)
+        span = self._own_span
+        yard = (
+            float("inf")
+            if self._method.settling
+            else self._yard(piece_of(self._positions.chosen.words, *span, self._edges))
+        )
         most = most_distance(self._state.distances, self._words, span, FACTOR * yard)
         parts: dict[int, float] = {}
         for cell in {cell for cell, *_ in differences}:
@@ -1530,24 +1663,31 @@ class CellRound:
             parts[cell] = most / away if away > most else 1.0
         return parts
 
-    def _gather(self, piece: Piece, new: Vector, value: Vector) -> None:
-        state = self._state
-        before = value if self._method.robust else piece.rows(state.common)
+    def _gather(self, piece: Piece, new: Vector) -> None:
+        """Round the change to a grid, and tell the members; where these vote, from what they have voted on."""
+        before = piece.rows(self._state.common) if self._plain is None else self._plain
+        # Frames to hearing cells may still be made of the value before; what is in the way of nobody becomes the change.
+        spare = new is not self._value or not self._place.plan.graph.hearing(self._place.number, self._turn)
+        change: Vector = new if spare else memory.empty(len(new), np.float32)
         with np.errstate(over="ignore", invalid="ignore"):
-            change = piece.compact(new - before)
+            change = piece.compact(np.subtract(new, before, out=change))
         scores = b""
         if self._ranks:
             step = 1.0 / self._grids[1].scales[0]
             signed = (self._totals[1] << np.uint32(32 - SCORE_BITS)).view(np.int32) >> (32 - SCORE_BITS)
             scores = score_codes(signed.astype(np.float64) * step).tobytes()
         if not can_be_told(change):  # what others have said makes it infinite: then nothing changes
+            self._state.overheard = None
             self._changes[self._number] = None
             self._answer(Gather.nothing(self._header(Kind.CELL_GATHER)))
             self.phase = CellPhase.GATHER
             return
         exponents = piece.exponents(change)
         dither = dither_seed(self._attempt.session, self._attempt.round_, self._me)
-        row = write_grid(change, piece, exponents, self._width, dither)
+        row = Row(
+            packing.packed_size(piece.count, self._width),
+            partial(fill_grid, change, piece, exponents, self._width, dither),
+        )
         frame = Gather.encode(
             self._header(Kind.CELL_GATHER),
             self._method.settling,
@@ -1621,7 +1761,7 @@ class CellRound:
         return drawn.slices(parts, self._edges)
 
     def _on_gather(self, sender: NodeId, body: memoryview) -> None:
-        if self.phase not in _ADDING or sender not in self._members:
+        if not self._adds or sender not in self._members:
             return  # this member did not add up, or waits no longer
         number = self._members.index(sender)
         if number in self._changes:
@@ -1634,17 +1774,28 @@ class CellRound:
     def _apply(self, number: int, change: Change) -> bool:
         """Change the common model in a slice; False, and nothing happens, if that would make it infinite."""
         state, piece = self._state, change.piece
-        values = read_grid(change.values, piece, change.exponents, self._width)
         rows = piece.rows(state.common)
-        before, away = rows.copy(), 0.0
-        if self._method.robust:
+        archived = state.archive is not None and not self._method.robust and piece.count == len(rows)
+        before, away = None if archived else _copy(rows), 0.0
+        if archived:  # there is nothing to go back to in memory: look before anything changes
+            told_row = (rows, piece, change.values, change.exponents, self._width)
+            if not is_tellable(add_row(*told_row, write=False)[0]):
+                return False
+            add_row(*told_row)
+            told = True
+        elif self._method.robust:
+            values = read_grid(change.values, piece, change.exponents, self._width)
             values, away = self._bounded(number, change, values)
             if change.offer is not None:
                 offer = change.offer
                 row = read_grid(offer.values, offer.piece, offer.exponents, self._width)
                 add_at(rows, offer.piece.members, 0, row)
-        add_at(rows, piece.members, 0, values)
-        if not can_be_told(rows):
+            add_at(rows, piece.members, 0, values)
+            told = can_be_told(rows)
+        else:
+            told = is_tellable(add_row(rows, piece, change.values, change.exponents, self._width)[0])
+        if not told:
+            assert before is not None
             rows[:] = before
             return False
         scores = np.frombuffer(change.scores, dtype=np.uint8)
@@ -1694,11 +1845,13 @@ class CellRound:
                 )
                 self._rejected.append(refused)
                 continue
+            if self._members[number] == self._me:
+                self._forget_overheard(change.piece)
             summed.append(self._members[number])
         if state.handed is not None:
             self._settle_handed(frozenset(summed))
         if self._report.members:
-            state.fallback = state.unsent.copy()
+            state.remember()
         if self._method.noise is not None and not self._method.settling:
             state.forget()
         unsure = 0 if state.doubt is None else bits.count(state.doubt.positions)
@@ -1707,12 +1860,29 @@ class CellRound:
             self._report, summed=tuple(summed), unsure=unsure, metric=metric, discarded=state.take_thrown()
         )
 
+    def _forget_overheard(self, piece: Piece) -> None:
+        """The members have been told what was overheard at these positions; what was drawn in no round yet stays."""
+        overheard = self._state.overheard
+        if overheard is None:
+            return
+        if piece.first == overheard.first and len(piece.rows(self._state.common)) == len(overheard.change):
+            clear_at(overheard.change, piece.members, 0)
+        else:  # the slices are cut in another way now
+            overheard.change[:] = 0
+        if not overheard.change.any():
+            self._state.overheard = None
+
     def _settle_handed(self, summed: frozenset[NodeId]) -> None:
         """What is in a sum is no longer this member's; the rest of what it handed in is in doubt."""
         state = self._state
         assert state.handed is not None
         members, positions = state.handed
         open_ = None
+        everything = self._positions.chosen.count == self._size and summed.issuperset(members)
+        if everything and not self._poll.refused and state.clear():
+            state.handed = None
+            state.settle_doubt(positions)
+            return
         for keeper, piece in zip(members, self._slices, strict=True):
             if keeper in summed:
                 if self._poll.refused:

@@ -25,13 +25,27 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from cesar.base import memory
 from cesar.base.errors import DataError
 from cesar.base.types import BitWords, Buffer, NodeId, Vector
 from cesar.crypto.keys import DIGEST_BYTES, LOSSES_BYTES, cell_losses, chain_start
 from cesar.graph.cells import CellPlace
 from cesar.kernels import bits, ring
+from cesar.kernels.slicing import spans
 from cesar.protocol.cell_vote import no_distances, remember
 from cesar.protocol.wire_cells import NEVER, Claim
+
+_CHANGING = (
+    "common",
+    "unsent",
+    "scores",
+    "hidden",
+    "fallback",
+    "distances",
+    "doubt.positions",
+    "doubt.values",
+)
+"""Arrays that are written to in place; others are replaced as a whole."""
 
 
 class Carried(NamedTuple):
@@ -51,6 +65,13 @@ class Handed(NamedTuple):
 
     members: tuple[NodeId, ...]
     positions: BitWords
+
+
+class Overheard(NamedTuple):
+    """What other cells have said about a slice while its cell stood still, as a change of the model from a word on."""
+
+    first: int
+    change: Vector
 
 
 @dataclass(slots=True)
@@ -74,8 +95,10 @@ class CellState:
     Attributes:
         bodies: number of a slice → what its keeper sent in the last gathering, for members that did not get it.
         undo: number of a slice → the common model and the scores there before that, in case members were told
-            different things.
+            different things. None for the model: `archive` has it.
+        archive: (first, last) words → the common model there before the last gathering, from where a driver keeps it; None if none does.
         entered: the positions that this member handed in to the last gathering; None if it did not.
+        came: member → the last round in which it has handed in to this one, as long as that may have been seen without an answer.
         fallback: E as it was when the last gathering had ended; None once all members hold the same model.
         losses: what this member has thrown away and when, in a few bytes. Members add up only if all of them have thrown away the
             same: otherwise a number would be in a sum without those of others that were trained beside it.
@@ -92,6 +115,8 @@ class CellState:
         carries: the cell's weights before the last gathering.
         told: number of a slice → the weights that its keeper told in the last gathering.
         measured: the same of the mean of the members' metrics.
+        overheard: what this member has heard of other cells about its slice since the cell last added up. It is no secret. Nobody trains
+            on it before it is gathered with the next sum, so that all members train on one model whoever was away.
     """
 
     common: Vector = field(repr=False)
@@ -99,10 +124,12 @@ class CellState:
     claim: Claim
     scores: NDArray[np.uint8] = field(repr=False)
     bodies: dict[int, Buffer] = field(default_factory=dict, repr=False)
-    undo: dict[int, tuple[Vector, NDArray[np.uint8]]] = field(default_factory=dict, repr=False)
+    undo: dict[int, tuple[Vector | None, NDArray[np.uint8]]] = field(default_factory=dict, repr=False)
+    archive: Callable[[int, int], Vector] | None = field(default=None, repr=False)
     handed: Handed | None = field(default=None, repr=False)
     entered: BitWords | None = field(default=None, repr=False)
     doubt: Doubt | None = None
+    came: dict[NodeId, int] = field(default_factory=dict)
     fallback: Vector | None = field(default=None, repr=False)
     losses: bytes = bytes(LOSSES_BYTES)
     thrown: Vector | None = field(default=None, repr=False)
@@ -116,6 +143,7 @@ class CellState:
     carries: Carried = field(default_factory=Carried)
     told: dict[int, Carried] = field(default_factory=dict)
     measured: dict[int, float | None] = field(default_factory=dict)
+    overheard: Overheard | None = field(default=None, repr=False)
 
     @classmethod
     def start(cls, common: Vector, blocks: int) -> CellState:
@@ -135,7 +163,7 @@ class CellState:
         self.distances, self.recent = self.known_distances(), {}
         self.carries, self.told, self.measured = self.carried, {}, {}
         self.claim, self.entered = claim._replace(digests=(b"",) * len(claim.keepers)), entered
-        self.bodies, self.undo = {}, {}
+        self.bodies, self.undo, self.archive = {}, {}, None
 
     @property
     def carried(self) -> Carried:
@@ -170,6 +198,24 @@ class CellState:
         words = bits.words_for(len(self.common))
         return remember(self.distances, words, len(self.claim.keepers), self.recent)
 
+    def with_overheard(self, first: int, rows: Vector) -> Vector:
+        """Rows of the model from a word on, and what was overheard there."""
+        if self.overheard is not None:
+            start, change = 64 * (self.overheard.first - first), self.overheard.change
+            low, high = max(0, start), min(len(rows), start + len(change))
+            if low < high:
+                rows[low:high] += change[low - start : high - start]
+        return rows
+
+    def undone(self, number: int) -> tuple[Vector, NDArray[np.uint8]]:
+        """The common model and the scores in a slice before the last gathering; they are not kept any longer."""
+        rows, scores = self.undo[number]
+        if rows is None:
+            assert self.archive is not None, "it was there when the slice changed"
+            rows = self.archive(*spans(bits.words_for(len(self.common)), len(self.claim.keepers))[number])
+        del self.undo[number]
+        return rows, scores
+
     def set_digest(self, number: int, digest: bytes) -> None:
         """What is held of a slice of the last gathering."""
         digests = list(self.claim.digests)
@@ -201,18 +247,37 @@ class CellState:
         if doubt is None or doubt.members == members:
             return False
         lost = np.where(bits.to_bools(doubt.positions, len(self.common)), doubt.values, np.float32(0))
-        self.unsent -= lost
+        self.unsent = self.unsent - lost
         if self.fallback is not None:
-            self.fallback -= lost
+            self.fallback = self.fallback - lost
         self.doubt = None
         named = np.array(doubt.members, dtype="<u4").tobytes()
         self.losses = cell_losses(b"doubt", self.losses, named, doubt.positions.astype("<u8").tobytes())
         self.discard(lost.astype(np.float32))
         return True
 
+    def clear(self) -> bool:
+        """All of E is in a sum that came about. False, and nothing is done, for a model so small that it makes no difference."""
+        if self.unsent.nbytes < memory.LEAST or self.hidden is not None:
+            return False
+        self.unsent = memory.zeros(len(self.unsent))
+        return True
+
+    def remember(self) -> None:
+        """A gathering has ended: E as it is now is what members go back to."""
+        self.fallback = self.unsent.copy() if self.unsent.flags.writeable else self.unsent
+
+    def put_model(self, out: Vector) -> None:
+        """What this member trains from: the common model and what is unsent."""
+        if self.unsent.flags.writeable:
+            np.add(self.common, self.unsent, out=out)
+        else:
+            out[:] = self.common
+
     def throw_away(self, round_: int, *, everything: bool) -> None:
         """Take back what was trained since the last gathering, or all of E."""
         number, before = struct.pack("<I", round_), self.unsent
+        self.came = {}
         if everything or self.fallback is None:
             self.unsent, self.doubt, self.fallback = np.zeros_like(before), None, None
             self.losses = cell_losses(b"all", number)
@@ -249,6 +314,19 @@ class CellState:
         hidden = self.hidden if self.scored in ((), members) else self.unsent - fresh
         return (self.unsent if hidden is None else self.unsent - hidden), hidden
 
+    def forgotten(self, claims: Mapping[NodeId, Claim]) -> bool:
+        """Whether a member has handed in to this one and says now that it has not: its folder was lost or set back.
+
+        In another sum over the same members it would hand in something else, or nothing, and the others the very numbers that are in
+        doubt: the difference of the two sums would be its own.
+        """
+        if self.doubt is None:
+            self.came = {}
+        return any(
+            node in claims and (claims[node].round_ == NEVER or claims[node].round_ < round_)
+            for node, round_ in self.came.items()
+        )
+
     def settle_doubt(self, positions: BitWords) -> None:
         """These positions are in a sum that came about."""
         if self.doubt is not None and not self.doubt.drop(positions):
@@ -269,7 +347,8 @@ class CellState:
         self.distances, self.recent, self.refusals = self.known_distances(), {}, 0
         self.claim = Claim(self.claim.chain(), NEVER, (), ())
         self.bodies, self.undo, self.entered, self.absent, self.measured = {}, {}, None, {}, {}
-        self.carries, self.told = Carried(), {}
+        self.archive = None
+        self.carries, self.told, self.came, self.overheard = Carried(), {}, {}, None
         self.losses = bytes(LOSSES_BYTES)
 
     def forget(self) -> None:
@@ -277,8 +356,12 @@ class CellState:
         self.unsent = np.zeros_like(self.unsent)
         self.doubt = self.fallback = None
 
-    def to_arrays(self) -> dict[str, NDArray[np.generic]]:
-        """For a file of arrays; nothing in it may be shown to anybody."""
+    def to_arrays(self, *, copy: bool = True) -> dict[str, NDArray[np.generic]]:
+        """For a file of arrays; nothing in it may be shown to anybody.
+
+        Args:
+            copy: False for one who is done with the arrays before anybody changes the state.
+        """
         claim = self.claim
         arrays: dict[str, NDArray[np.generic]] = {
             "common": self.common,
@@ -297,7 +380,9 @@ class CellState:
         for number, body in self.bodies.items():
             arrays[f"body.{number}"] = np.frombuffer(body, dtype=np.uint8)
         for number, (rows, scores) in self.undo.items():
-            arrays[f"undo.{number}"], arrays[f"undone.{number}"] = rows, scores
+            arrays[f"undone.{number}"] = scores
+            if rows is not None:
+                arrays[f"undo.{number}"] = rows
         if self.handed is not None:
             arrays["handed.members"] = np.array(self.handed.members, dtype=np.int64)
             arrays["handed.positions"] = self.handed.positions
@@ -309,6 +394,9 @@ class CellState:
             arrays["entered"] = self.entered
         if self.fallback is not None:
             arrays["fallback"] = self.fallback
+        if self.overheard is not None:
+            arrays["overheard"] = self.overheard.change
+            arrays["overheard.first"] = np.array(self.overheard.first, dtype=np.int64)
         if self.scored:
             arrays["scored"] = np.array(self.scored, dtype=np.int64)
         if self.hidden is not None:
@@ -323,7 +411,12 @@ class CellState:
             arrays["samples"] = np.array(self.samples, dtype=np.int64)
             arrays["carries"] = np.array(self.carries, dtype=np.float64)
             arrays["told"] = np.array([(k, *self.told[k]) for k in sorted(self.told)], dtype=np.float64)
-        return {name: array.copy() for name, array in arrays.items()}
+        if not copy:
+            return arrays
+        return {
+            name: array.copy() if name in _CHANGING and array.flags.writeable else array
+            for name, array in arrays.items()
+        }
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[np.generic]]) -> CellState:
@@ -368,6 +461,9 @@ class CellState:
                 state.entered = np.array(arrays["entered"], dtype=np.uint64)
             if "fallback" in arrays:
                 state.fallback = vector("fallback")
+            if "overheard" in arrays:
+                first = int(np.asarray(arrays["overheard.first"]).astype(np.int64))
+                state.overheard = Overheard(first, vector("overheard"))
             if "scored" in arrays:
                 state.scored = ids("scored")
             if "hidden" in arrays:

@@ -19,6 +19,7 @@ class Inbox:
         early_kinds: what an honest node can send to one that has not begun the round yet.
         any_round: kinds that are taken whatever their round; others decide what to do with them.
         kept_kinds: kinds of which the newest of each sender is kept, however far ahead its round is.
+        longest: kind → bytes that its body has at most, where that is less than the largest frame.
         can_have_come: whether a round can have begun anywhere by now; frames of others are refused.
     """
 
@@ -26,6 +27,7 @@ class Inbox:
         self.early_kinds = frozenset(Kind)
         self.any_round: frozenset[Kind] = frozenset()
         self.kept_kinds: frozenset[Kind] = frozenset()
+        self.longest: dict[Kind, int] = {}
         self.can_have_come: Callable[[RoundNo], bool] = lambda _: True
         self._node, self._session = node, session
         self.largest_frame = largest_frame
@@ -77,6 +79,9 @@ class Inbox:
             raise RemoteProtocolError(
                 sender, Reason.UNEXPECTED, "no network can have come to this round yet", round_
             )
+        if len(body) > self.longest.get(kind, self.largest_frame):
+            detail = f"{len(body)} bytes, but no {kind.name.lower()} here has over {self.longest[kind]}"
+            raise RemoteProtocolError(sender, Reason.MALFORMED, detail, round_)
         # Now, later or over. A frame of a later round is kept as it came, unread: what it must say is known when that round begins.
         if kind in self.any_round or (self.running and round_ == self._expected):
             return kind, round_, body

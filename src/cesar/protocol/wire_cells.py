@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterable, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -70,15 +70,32 @@ def _exponents(view: memoryview, count: int) -> tuple[tuple[int, ...], memoryvie
     return exponents, rest
 
 
-def _frame(kind: Kind, header: Header, meta: bytes, values: Sequence[Buffer], count: int) -> Frame:
+class Row(NamedTuple):
+    """Values that are made where they travel from: so many bytes, and who writes them."""
+
+    length: int
+    fill: Callable[[ByteArray], None]
+
+
+def _frame(kind: Kind, header: Header, meta: bytes, values: Sequence[Buffer | Row], count: int) -> Frame:
     """A frame with values: its header counts as control, what stands before the values as metadata."""
-    payload = b"".join((header.to_bytes(), meta, *values))
-    sections = {
-        "control": HEADER_BYTES,
-        "metadata": len(meta),
-        "values": len(payload) - HEADER_BYTES - len(meta),
-    }
-    return Frame(kind, payload, sections, count)
+    lead = header.to_bytes() + meta
+    rows = [row if isinstance(row, Row) else Row(len(row), partial(_put, row)) for row in values]
+    length = len(lead) + sum(row.length for row in rows)
+    payload: ByteArray = memory.empty(length + -len(lead) % 4, np.uint8)[
+        -len(lead) % 4 :
+    ]  # values begin at a whole word
+    payload[: len(lead)] = np.frombuffer(lead, dtype=np.uint8)
+    start = len(lead)
+    for row in rows:
+        row.fill(payload[start : start + row.length])
+        start += row.length
+    sections = {"control": HEADER_BYTES, "metadata": len(meta), "values": length - len(lead)}
+    return Frame(kind, payload.data if length >= memory.LEAST else payload.tobytes(), sections, count)
+
+
+def _put(data: Buffer, out: ByteArray) -> None:
+    out[:] = np.frombuffer(data, dtype=np.uint8)
 
 
 class Claim(NamedTuple):
@@ -175,11 +192,9 @@ class Scatter(NamedTuple):
 
     @staticmethod
     def encode(
-        header: Header, facts: bytes, checks: Sequence[bytes], values: Sequence[ByteArray], count: int
+        header: Header, facts: bytes, checks: Sequence[bytes], values: Sequence[Row], count: int
     ) -> Frame:
-        return _frame(
-            Kind.CELL_SCATTER, header, facts + b"".join(checks), [row.data for row in values], count
-        )
+        return _frame(Kind.CELL_SCATTER, header, facts + b"".join(checks), values, count)
 
     @classmethod
     def decode(cls, body: memoryview, partners: int) -> Scatter:
@@ -290,11 +305,11 @@ class Gather(NamedTuple):
         blocks: bytes,
         scores: bytes,
         exponents: Sequence[int],
-        values: ByteArray,
+        values: Row,
         count: int,
     ) -> Frame:
         meta = bytes([everything]) + carried + blocks + scores + exponents_to_bytes(exponents)
-        return _frame(Kind.CELL_GATHER, header, meta, (values.data,), count)
+        return _frame(Kind.CELL_GATHER, header, meta, (values,), count)
 
     @staticmethod
     def nothing(header: Header) -> Frame:

@@ -10,7 +10,8 @@ An offer stands until it is in a sum: minutes or hours, across cuts of links. It
 somebody was given up or is back, or when partners have gone on. From the moment when all have agreed a round takes as long
 as its frames do; a partner that hangs then holds it up for `rounds.ceiling` seconds.
 
-Between cells nobody waits: the newest that was heard counts, once. A cell that was in step lately has `rounds.floor` seconds.
+Between cells nobody waits: the newest that was heard counts, once. A cell that was in step lately has `rounds.floor` seconds. A member
+whose partners keep it waiting goes on exchanging its slice with other cells, once for each call of `average`.
 
 *Settling* has rounds of its own, numbered in the same way everywhere, so that all cells hear the same step of one another. There a cell
 waits until the cells that it hears have come, or the time that the network agreed on is over.
@@ -21,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import hashlib
 import logging
 import math
 import statistics
@@ -35,6 +37,7 @@ import numpy as np
 
 from cesar.base import files
 from cesar.base.errors import CesarError, Reason
+from cesar.base.sentences import listed
 from cesar.base.types import Entropy, NodeId, RoundNo, Vector
 from cesar.cell_node import CellNode
 from cesar.graph.cells import CellPlace
@@ -54,6 +57,7 @@ from cesar.peer.net.transport import Transport
 from cesar.peer.trust.config import PeerConfig
 from cesar.protocol import AggregateReady, Deadlines, Event, FrameRejected, Outbound
 from cesar.protocol.cell_round import SETTLING_FIRST, SETTLING_TRIES, CellPhase, step_of
+from cesar.protocol.cell_state import CellState
 from cesar.protocol.wire import Kind
 
 log = logging.getLogger("cesar.peer")
@@ -80,7 +84,8 @@ class Offer:
         metric: of the model that is offered.
         base: the model that the training code went on with; None as long as it waits.
         outcomes: of the rounds that it has taken, the last one last.
-        vector: the new model.
+        came: whether a round of it has ended.
+        vector: the new model; None if it is the node's, which no other round has changed yet.
         thrown: what its rounds have thrown away, as far as the training code does not know of it.
         sent: bytes by category.
         disk: why nothing could be written, if so.
@@ -92,6 +97,7 @@ class Offer:
     metric: float | None = None
     base: Vector | None = field(default=None, repr=False)
     outcomes: list[AggregateReady] = field(default_factory=list)
+    came: bool = False
     vector: Vector | None = field(default=None, repr=False)
     thrown: list[Vector] = field(default_factory=list, repr=False)
     sent: dict[str, int] = field(default_factory=dict)
@@ -109,9 +115,11 @@ class Offer:
         """Whether it is in a sum, or part of it."""
         return any(outcome.cell is not None and outcome.cell.summed for outcome in self.outcomes)
 
-    def ended(self, vector: Vector, thrown: Vector | None) -> None:
-        """A round of it has ended with this model, and has thrown that away."""
-        self.vector = vector  # first: whoever sees that something was thrown away takes this model
+    def ended(self, state: CellState, thrown: Vector | None) -> None:
+        """A round of it has ended with this state, and has thrown that away."""
+        # First: whoever sees that something was thrown away takes this model. It may do so while the next round runs.
+        self.vector = state.common + state.unsent if self.thrown or thrown is not None else None
+        self.came = True
         if thrown is not None:
             self.thrown.append(thrown)
 
@@ -142,17 +150,18 @@ class Snapshot(NamedTuple):
     arrays: Arrays
     trained: Vector | None
     thrown: float
+    undo: tuple[int, ...]
 
 
 class Step(NamedTuple):
-    """What a node wants after a step; `keep` must be durable before `out` leaves."""
+    """What a node wants after a step; its state must be durable before `out` leaves if it is `unsaved`."""
 
     out: Outbound | None
     events: list[Event]
     phase: CellPhase | None
     awaiting: frozenset[NodeId]
     deadline: float
-    keep: Snapshot | None
+    unsaved: bool
 
 
 class CellRounds:
@@ -195,12 +204,12 @@ class CellRounds:
         self._node: CellNode | None = None
         self._attempts = self._next_round = self._next_settling = self._durable = 0
         self._writing = asyncio.Lock()
+        self._snapshots = self._newest = 0
         self._saving: asyncio.Task[None] | None = None
         self._jobs: set[asyncio.Task[None]] = set()
         self._trained: Vector | None = None  # what was trained since the offer, as of the last call
         self._thrown = 0.0  # the length of what was thrown away, for the next report
         self._telling = 0.0  # of what is in reports that the training code does not have yet
-        self._snapshots = self._newest = 0
         self._kept: Kept | None = None
         self._started = False  # training goes on from what was kept
         self._first_round = 0
@@ -297,6 +306,7 @@ class CellRounds:
             state=state,
             samples=self._samples,
             own_pace=True,
+            hands_out=False,
             latest=self._latest,
             scale_bits=self._config.tables.rounds.scale_bits or method.scale_bits,
         )
@@ -414,13 +424,17 @@ class CellRounds:
         assert offer is not None
         self._start_over(offer, vector)
         self._offer, self._trained = None, None
-        if offer.vector is None:
+        if not offer.came:
             return  # nothing came of it, and all is still in the vector
-        if offer.base is None:
+        assert self._node is not None, "a round has ended"
+        if offer.base is not None:
+            self._trained = vector - offer.base
+        if offer.vector is not None:
             vector[:] = offer.vector
         else:
-            self._trained = vector - offer.base
-            np.add(offer.vector, self._trained, out=vector)
+            self._node.state.put_model(vector)
+        if self._trained is not None:
+            np.add(vector, self._trained, out=vector)
 
     def _start_over(self, offer: Offer, vector: Vector) -> None:
         """If something was thrown away, have training go on from what is left, and count it for the next report.
@@ -478,7 +492,10 @@ class CellRounds:
 
     async def _end(self, offer: Offer, vector: Vector, begin: float, landed: Report | None = None) -> Report:
         """What `average` returns, and what is kept if the sum has not come yet."""
-        over = offer.over
+        if not offer.over:
+            await self._runner.call(CellNode.listen)
+            self._reception.wake()
+        over = offer.over  # nothing may come between this and what follows from it
         if over:
             self._land(vector)
         else:
@@ -513,8 +530,8 @@ class CellRounds:
         self._log(report)
         return report
 
-    def _snapshot(self, node: object) -> Snapshot:
-        """What has to be kept, all of one moment; to be called where the node works.
+    def _snapshot(self, copy: bool, node: object) -> Snapshot:
+        """What has to be kept, all of one moment; to be called where the node works. Without a copy the arrays are the node's own.
 
         What was thrown away and is in no report yet is reported after a crash. What was trained beside it goes with it: it would be
         in the next sum alone.
@@ -529,15 +546,28 @@ class CellRounds:
             lost = node.state.thrown if lost is None else lost + node.state.thrown
         if lost is not None:
             thrown = math.hypot(thrown, float(np.linalg.norm(lost)))
-        return Snapshot(self._snapshots, node.state.to_arrays(), trained, thrown)
+        state = node.state
+        undo = tuple(number for number, (rows, _) in state.undo.items() if rows is None)
+        return Snapshot(self._snapshots, state.to_arrays(copy=copy), trained, thrown, undo)
 
     async def _keep(self) -> None:
-        """Make durable what was trained and is in no sum yet."""
-        await self._save(await self._runner.call(self._snapshot))
+        """Make durable what this member must not forget. The node stands still meanwhile, so that nothing has to be copied."""
+        async with self._runner.held():
+            await self._save(await self._runner.call(partial(self._snapshot, False)))
+            node = self._node
+            if node is not None and not self._runner.is_light and not node.state.undo:
+                node.state.archive = self._file.archive()  # a large model is not held twice
+
+    async def _keep_beside(self) -> None:
+        """The same while the next round begins: a copy of a small model costs less than to wait for the disk."""
+        if self._runner.is_light:
+            await self._save(await self._runner.call(partial(self._snapshot, True)))
+        else:
+            await self._keep()
 
     async def _keep_quietly(self) -> None:
         try:
-            await self._keep()
+            await self._keep_beside()
         except OSError as error:
             self._complain(error)
 
@@ -546,7 +576,7 @@ class CellRounds:
             if made.number < self._newest:
                 return  # something newer is there already, and says what has left since
             counters = (self._attempts, self._next_round, self._next_settling)
-            await _written(self._file.save, made.arrays, made.trained, counters, made.thrown)
+            await _written(self._file.save, made.arrays, made.trained, counters, made.thrown, made.undo)
             self._newest = made.number
         self._durable = max(self._durable, counters[1])
         if self._disk:
@@ -626,7 +656,7 @@ class CellRounds:
             assert isinstance(node, CellNode)
             node.close()
             if not node.fresh:
-                offer.ended(node.state.common + node.state.unsent, node.state.take_thrown())
+                offer.ended(node.state, node.state.take_thrown())
 
         await self._runner.call(end)
 
@@ -645,7 +675,7 @@ class CellRounds:
         node, furthest = self._node, 0
         for partner in self._place.view:
             known = self._known(partner)
-            if known.up and not settles:
+            if self._here(partner) and not settles:  # under another roster it counts otherwise
                 furthest = max(furthest, known.status.current - 1)  # it says which one comes next
             seen = -1 if node is None else node.seen.get(partner, -1)
             if (seen >= SETTLING_FIRST) == settles:
@@ -756,8 +786,9 @@ class CellRounds:
                     self._next_round -= 1
                 await self._begin(None, None if offer is None else offer.metric)
             step = await self._runner.call(partial(self._advance, offer))
-            if step.keep is not None:
-                await self._save(step.keep)
+            if step.unsaved:
+                await self._keep()
+                node.saved()  # only now, and only here: what another save has written may be older
             for event in step.events:
                 if isinstance(event, FrameRejected):
                     self._reception.refused(event.error)
@@ -830,16 +861,12 @@ class CellRounds:
                     log.warning("node %d keeps this cell waiting; it goes on without it", late)
             node.skip()
         out = next(node.outbound(lambda to, frame: self._leaves(node, to, frame.kind)), None)
-        keep = None
-        if node.unsaved:
-            keep = self._snapshot(node)
-            node.saved()
         events: list[Event] = []
         while (event := node.next_event()) is not None:
             events.append(event)
             if offer is not None and isinstance(event, AggregateReady):
-                offer.ended(event.vector, None if event.cell is None else event.cell.discarded)
-        return Step(out, events, node.phase, node.awaiting, deadline, keep)
+                offer.ended(node.state, None if event.cell is None else event.cell.discarded)
+        return Step(out, events, node.phase, node.awaiting, deadline, node.unsaved)
 
     def _leaves(self, node: CellNode, to: NodeId, kind: Kind) -> bool:
         return self._here(to) or (kind is Kind.CELL_EXCHANGE and self._task.mode == CELL_SETTLES)
@@ -935,10 +962,13 @@ class CellRounds:
         if report.summed:
             what = f"{len(report.contributors) + 1} members, heard {len(report.heard)} cell(s)"
         else:
-            what = f"not added up yet, waits for {', '.join(map(str, report.missing)) or 'nobody'}"
+            whom = f"node(s) {listed(map(str, report.missing))}" if report.missing else "nobody"
+            what = f"not added up yet, waits for {whom}"
+        settles = report.round >= SETTLING_FIRST
         log.info(
-            "round %d: %s, %d bytes, %.2f s",
-            report.round,
+            "%s %d: %s, %d bytes, %.2f s",
+            "settling, step" if settles else "round",
+            step_of(report.round),
             what,
             report.total_bytes,
             report.seconds,
@@ -967,6 +997,13 @@ class CellRounds:
                 await told
         assert self._node is not None
         vector[:] = self._node.state.common
+        # Every other answer of a keeper is compared in the next agreement. There is none after the last, so people have to.
+        mark = await asyncio.to_thread(lambda: hashlib.sha256(vector.astype("<f4").tobytes()).hexdigest())
+        log.info(
+            "node %d has settled. SHA-256 of its model: %s, the same at every site of its cell unless somebody lies",
+            self._membership.hood.node,
+            mark,
+        )
         self._limit, self._returned, self._telling = math.inf, None, 0.0
         self._task.mode = HAS_SETTLED
         self._tell()
@@ -1081,8 +1118,11 @@ class CellRounds:
             await asyncio.sleep(0.1)
 
     async def _linger(self) -> None:
-        """Partners may lack the last of the model: answer them until they have it."""
-        end = min(self._limit, time.monotonic() + self._config.tables.rounds.ceiling)
+        """Others may lack the last of what this peer tells: partners, and members of cells that hear this one. Answer them until they
+        have it. A link that is down just now has `rounds.floor` seconds to come back.
+        """
+        rounds, begin = self._config.tables.rounds, time.monotonic()
+        end = min(self._limit, begin + rounds.ceiling)
         self._task.mode = HAS_SETTLED
         self._tell()
         self._task.mode = CELL_SETTLES
@@ -1100,12 +1140,19 @@ class CellRounds:
                         await job
                     await self._runner.call(lambda node: node.close())
                 continue
-            behind = [
-                n for n in self._place.view if self._here(n) and self._known(n).status.mode != HAS_SETTLED
-            ]
-            if not behind:
+            cut = time.monotonic() < begin + rounds.floor
+            if not any(
+                self._may_lack(n, cut=cut) for n in {*self._place.view, *(to for to, _ in self._told)}
+            ):
                 return
             await self._reception.change(min(end, time.monotonic() + 0.5), since)
+
+    def _may_lack(self, node: NodeId, *, cut: bool) -> bool:
+        """Whether a neighbour may need something that it was told in settling; `cut`: although its link is down."""
+        mode = self._known(node).status.mode
+        if not self._here(node):
+            return cut and mode != HAS_SETTLED
+        return mode in (CELL_HOLDS, CELL_SETTLES) or (node in self._place.view and mode != HAS_SETTLED)
 
     async def close(self) -> None:
         """Forget the offer; what it is about is kept."""

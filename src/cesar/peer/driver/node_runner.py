@@ -8,7 +8,8 @@ a small one shares the thread of the loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
@@ -36,10 +37,17 @@ class NodeRunner:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._made = asyncio.Event()
         self._node: AnyNode | None = None
+        self._holding = asyncio.Lock()
+        self._holder: asyncio.Task[Any] | None = None
 
     @property
     def node(self) -> AnyNode | None:
         return self._node
+
+    @property
+    def is_light(self) -> bool:
+        """Whether the node of this moment works on the event loop."""
+        return self._node is not None and self._node.size <= LIGHT
 
     def use(self, node: AnyNode | None) -> None:
         """Run the calls that follow with this node; with None, they wait for the next one."""
@@ -58,12 +66,26 @@ class NodeRunner:
     async def call(self, job: Callable[[Any], _T]) -> _T:
         """Run a job with the node, as soon as there is one; the caller knows of which kind it is."""
         node = await self.ready()
+        if self._holder is not None and self._holder is not asyncio.current_task():
+            async with self._holding:
+                pass  # whoever waits here has its turn before anybody can hold the node again
+            return await self.call(job)
         if node.size > LIGHT:
             return await asyncio.get_running_loop().run_in_executor(self._thread, job, node)
         try:
             return job(node)
         finally:
             await asyncio.sleep(0)  # links have their turn between two jobs
+
+    @contextlib.asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """Only this task's calls run in the block, and those that began before it: nothing else changes the node while it is written down."""
+        async with self._holding:
+            self._holder = asyncio.current_task()
+            try:
+                yield
+            finally:
+                self._holder = None
 
     async def receive(self, sender: NodeId, payload: Buffer) -> RoundNo | None:
         """Have the node take in a frame; see `Engine.receive`."""

@@ -49,6 +49,11 @@ def latest_round(issued: float) -> int:
     return rounds_since(issued) + ROUNDS_AT_ONCE
 
 
+def _uptime() -> float:
+    """Seconds that nobody can set, and that go on while the machine sleeps, where the system counts these."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
 class Reception:
     """The hub of the links (`link.Hub`). It tells `liveness` who is there, `membership` of rosters, and `runner` of
     frames.
@@ -79,6 +84,7 @@ class Reception:
         self._greeting, self._transcript = greeting, transcript
         self._witness, self._set_back = witness or Witness("", None), set_back
         self.told_twice = 0
+        self._start = time.time() - _uptime()
         self._liveness, self._membership, self._runner, self._pace = liveness, membership, runner, pace
         self.refusals: Counter[str] = Counter()
         self.news = 0
@@ -87,7 +93,15 @@ class Reception:
             NodeId, tuple[float, int]
         ] = {}  # since when how many lines about each neighbour's frames
 
-    def _tell(self) -> None:
+    def _steady(self) -> float:
+        """The time of day as this machine's clock had it at the start, whatever was done to that clock since."""
+        return self._start + _uptime()
+
+    def clock_of_others(self) -> float:
+        """By how many seconds most neighbours' clocks are ahead of this machine's, also if that was set after they greeted."""
+        return self._liveness.clock() + self._steady() - time.time()
+
+    def wake(self) -> None:
         """Wake all who wait. Each wakes by itself: with one flag for all, the first to clear it would hide the news from
         the others, who would then sleep until their deadline.
         """
@@ -133,10 +147,10 @@ class Reception:
         mine = self._greeting()
         mine.accept(there)
         self._check_round(there.status, there.roster)
-        self._liveness.greeted(peer, there, time.time())
+        self._liveness.greeted(peer, there, self._steady())
         if mine.purpose == there.purpose == "train":
             self._compare(peer, there, where)
-        self._tell()
+        self.wake()
 
     def _compare(self, peer: NodeId, there: Hello, where: str) -> None:
         """What this peer knows of a neighbour's past, and the neighbour of this peer's."""
@@ -180,16 +194,16 @@ class Reception:
         if self._liveness.neighbours[link.peer].roster < roster.version:
             log.info("node %d has an older roster; it is sent version %d", link.peer, roster.version)
             link.send(Message.ROSTER, roster.raw)
-        self._tell()
+        self.wake()
 
     def disconnected(self, link: Link) -> None:
         log.info("node %d is gone", link.peer, extra={"peer_id": link.peer})
         self._liveness.disconnected(link.peer)
-        self._tell()
+        self.wake()
 
     def failed(self, peer: NodeId, why: str) -> None:
         self._liveness.failed(peer, why)
-        self._tell()
+        self.wake()
 
     def sent_away(self, peer: NodeId, why: str) -> None:
         self.refusals["conversation"] += 1
@@ -202,7 +216,7 @@ class Reception:
         self._liveness.status_came(peer, said)
         if known is not None and known.purpose == "train" and said.mode == TRAINS:
             self._witness.said(peer, known.roster, said.current)
-        self._tell()
+        self.wake()
 
     def _check_round(self, said: Status, version: int | None) -> None:
         """Refuse a round that cannot have come yet under this roster: numbers end at 2^31, and never go back."""
@@ -251,7 +265,7 @@ class Reception:
                 return
             self._liveness.heard(peer)
         self._pace.heard(came)
-        self._tell()
+        self.wake()
 
     def refused(self, error: RemoteProtocolError) -> int:
         """A frame of a neighbour could not be taken in; returns how many such there were."""

@@ -115,7 +115,6 @@ class AsyncPeer(contextlib.AbstractAsyncContextManager["AsyncPeer"]):
         )
         first = self._state.state.next_round
         self.liveness = Liveness(purpose, Status(first, first), self.membership.hood.view, roster.version)
-        self.membership.clock_of_others = self.liveness.clock
         rounds = config.tables.rounds
         self._pace = Pace(rounds.floor, rounds.ceiling) if purpose == "train" else Pace(*CHECK_SECONDS)
         self._runner = NodeRunner(f"cesar node {self.id}")
@@ -134,6 +133,7 @@ class AsyncPeer(contextlib.AbstractAsyncContextManager["AsyncPeer"]):
             self._witness,
             self._set_back,
         )
+        self.membership.clock_of_others = self.reception.clock_of_others
         peer = config.tables.peer
         self.transport = Transport(
             self.membership.identity,
@@ -187,7 +187,7 @@ class AsyncPeer(contextlib.AbstractAsyncContextManager["AsyncPeer"]):
         config = PeerConfig.load(path)
         identity = Identity.load(config.keys)
         state = StateFile(config.state / states.FILE)
-        roster = newest(config.folder, state, identity.ca, Consent(config.tables.peer.approve))
+        roster = newest(config.folder, state, identity, Consent(config.tables.peer.approve))
         return cls(config, identity, roster, purpose=purpose, state=state, samples=samples)
 
     @classmethod
