@@ -48,11 +48,6 @@ class Finding:
     ours: str = ""
     because: str = ""
 
-    @property
-    def words(self) -> str:
-        """The verdict, with its reason where it is none."""
-        return f"{self.verdict} ({self.because})" if self.because else str(self.verdict)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
@@ -94,7 +89,7 @@ def compare(found: Mapping[str, Difference | None], *, equal: bool) -> Finding:
     because = ""
     if verdict is Verdict.OPEN:
         wide = ", ".join(words for words, one in verdicts.items() if one is Verdict.OPEN)
-        because = f"the interval is too wide: {wide}" if wide else "one seed"
+        because = f"the interval is too wide: {wide}" if wide else "there is one seed only"
     listed = "; ".join(f"{words} {points(difference)}" for words, difference in found.items())
     return Finding(verdict=verdict, ours=listed, because=because)
 
@@ -128,7 +123,7 @@ def _differences(outcome: Outcome, claim: Claim, *, equal: bool) -> Finding | No
     if not found:
         return None
     ran = "" if len(rows) == len(planned) else f"{len(rows)} of {len(planned)} parts were run. "
-    cost = f" They sent {_span(sent)} of its bytes." if rule.get("sent") else ""
+    cost = f" The first sent {_span(sent)} of the second one's bytes." if rule.get("sent") else ""
     verdict = compare(found, equal=equal)
     text = f"{ran}{rule['intro']}: {verdict.ours}.{cost}{''.join(apart)}"
     return Finding(verdict=verdict.verdict, ours=text, because=verdict.because)
@@ -157,7 +152,7 @@ def _from_shorter(claim: Claim, studies: Mapping[str, Study]) -> Finding | None:
             continue
         study = studies[name]
         here = {
-            f"{a} minus {b}": gap(one, other, *claim.rule.get("when", ["trained"]))
+            f'"{a}" minus "{b}"': gap(one, other, *claim.rule.get("when", ["trained"]))
             for a, b in pairs
             if (one := _shorter_row(studies, name, a)) and (other := _shorter_row(studies, name, b))
         }
@@ -165,15 +160,12 @@ def _from_shorter(claim: Claim, studies: Mapping[str, Study]) -> Finding | None:
             continue
         found |= {f"{name}, {words}": difference for words, difference in here.items()}
         listed = ", ".join(f"{words} {points(difference)}" for words, difference in here.items())
-        texts.append(
-            f"{study.metric} in {study.experiment.rounds} rounds, {listed} (`cesar run docs/results/{name}.toml`)"
-        )
+        unit = "points of accuracy" if study.metric == "accuracy" else f"hundredths of {study.metric}"
+        texts.append(f"`{name}` ({study.experiment.rounds} rounds), in {unit}: {listed}.")
     if not found:
         return None
     verdict = compare(found, equal=claim.decide == "equal")
-    return Finding(
-        verdict=verdict.verdict, ours=f"In hundredths: {'; '.join(texts)}.", because=verdict.because
-    )
+    return Finding(verdict=verdict.verdict, ours=" ".join(texts), because=verdict.because)
 
 
 def _from_timed(claim: Claim, timed: Mapping[str, Saved]) -> Finding | None:
@@ -355,12 +347,16 @@ def _collusion(outcome: Outcome, claim: Claim) -> Finding | None:
     risks = most_colluders(outcome.saved[""])
     printed = {int(s): known["risk"] for s, known in outcome.of.printed.items() if int(s) in risks}
     lines = [
-        f"s = {s}: {risks[s]['paper']:.3g} % by the paper's criterion, really between {risks[s]['at_least']:.3g} "
-        f"and {risks[s]['at_most']:.3g} %"
+        f"s = {s}: {risks[s]['paper']:.3g} % by the paper's criterion, really {_risk(risks[s])}"
         for s in printed
     ]
     same = all(risks[s]["at_least"] <= known + claim.rule["within"] for s, known in printed.items())
     return Finding(verdict=Verdict.CONFIRMED if same else Verdict.REFUTED, ours=f"{'; '.join(lines)}.")
+
+
+def _risk(one: Saved) -> str:
+    ends = dict.fromkeys(f"{one[end]:.3g}" for end in ("at_least", "at_most"))
+    return f"{' to '.join(ends)} %"
 
 
 def _elsewhere(_: Outcome, __: Claim) -> None:

@@ -161,4 +161,6 @@ def _bars(chart: Chart) -> Spec:
     y = plot_axis(
         "", type="category", range=[len(sums) - 0.5 + spare, -0.5 - spare], ticks="", showgrid=False
     )
-    return {"data": data, "layout": plot_layout(x, y, barmode="stack", bargap=0.35)}
+    # In a narrow window long names leave the bars little room: figures and the axis' title reach into the margin.
+    room = {"l": 48, "r": 48, "t": 24, "b": 44}
+    return {"data": data, "layout": plot_layout(x, y, barmode="stack", bargap=0.35, margin=room)}

@@ -166,11 +166,14 @@ def test_shorter_runs_speak_until_the_claims_own_are_there(smoke, tmp_path):
     gap = 100 * np.mean(np.subtract(*ends))
     others = [one for one in read_all([smoke]) if one.of.name != "averaging"]
     text = document.write_document(others, read_shorter([kept]), tmp_path / "results.md").read_text()
-    assert f"in 60 rounds, CESAR, arrived minus D-PSGD, arrived {written(gap)} (" in text
+    assert (
+        f'`rules` (60 rounds), in points of accuracy: "CESAR, arrived" minus "D-PSGD, arrived" {written(gap)} ('
+        in text
+    )
     whole = document.write_document(
         read_all([smoke]), read_shorter([kept]), tmp_path / "whole.md"
     ).read_text()
-    assert "CESAR, arrived minus D-PSGD, arrived" not in whole, (
+    assert '"CESAR, arrived" minus "D-PSGD, arrived"' not in whole, (
         "smoke or not, the claim's own runs come first"
     )
 
@@ -439,7 +442,7 @@ def test_the_document_has_claims_and_tables(smoke, tmp_path):
     ]
     assert text.count("**not run**") == len(elsewhere), "all others are decided by runs of their own"
     assert text.count("**refuted**") >= 2, "collusion, and CESAR over many rounds"
-    assert "**not decided (one seed)**" in text
+    assert "*Not decided:* there is one seed only." in text
     shutil.rmtree(tmp_path / "part", ignore_errors=True)
     part = Path(shutil.copytree(smoke / "masking", tmp_path / "part" / "masking"))
     shutil.rmtree(part / "random")
