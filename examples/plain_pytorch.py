@@ -47,6 +47,9 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)  # all peers start from the same model
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    if len(arguments.folders) == 1:  # in the main thread, so that Ctrl-C stops it
+        train(arguments.folders[0], model, arguments.steps)
+        return
     with ThreadPoolExecutor(len(arguments.folders)) as pool:
         list(pool.map(lambda folder: train(folder, copy.deepcopy(model), arguments.steps), arguments.folders))
 

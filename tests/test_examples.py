@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from cesar_lab.data import qasc
+from support.waiting import wait_until
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -45,6 +47,30 @@ def test_plain_pytorch_is_short_and_learns(network):
 
 
 CELLS = 'name = "cells"\nsize = 4'
+
+
+def test_ctrl_c_stops_a_site(network):
+    """As the tutorial has it: one site in a terminal of its own. In a pool of threads it trained on until the end."""
+    folder = network(4, every=6, method=CELLS)[0]
+    # Where the tests run behind an ampersand, Ctrl-C is ignored by all that they start; a terminal's programs heed it.
+    heed = "import runpy, signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); del sys.argv[0]; "
+    heed += "runpy.run_path(sys.argv[0], run_name='__main__')"
+    script = [
+        sys.executable,
+        "-c",
+        heed,
+        str(EXAMPLES / "plain_pytorch.py"),
+        str(folder),
+        "--steps",
+        "1000000",
+    ]
+    with subprocess.Popen(script, stderr=subprocess.PIPE, text=True) as site:
+        try:
+            wait_until((Path(folder) / "state.lock").exists, seconds=120)
+            site.send_signal(signal.SIGINT)
+            assert "KeyboardInterrupt" in site.communicate(timeout=120)[1]
+        finally:
+            site.kill()
 
 
 def test_opacus_accounts_for_what_each_site_spends(network):

@@ -195,6 +195,17 @@ def test_the_ten_sentences_have_no_figure_of_their_own():
     assert [figure for figure in figures if figure not in below] == []
 
 
+def test_claims_that_are_named_by_their_number_are_the_ones_that_are_meant():
+    text = (DOCS / "results.md").read_text(encoding="utf-8")
+    titles = dict(re.findall(r"^\| (\d+)\. (.+?) \| .* \|$", text, re.MULTILINE))
+    named = {
+        number for group in re.findall(r"[Cc]laims? ([\d and]+)", text) for number in group.split(" and ")
+    }
+    meant = {"1": "from its neighbours", "19": "(`neighbours`)", "20": "(`arrived`)", "26": "Absences"}
+    assert {number.strip() for number in named} == {*meant}
+    assert [number for number, words in meant.items() if words not in titles[number]] == []
+
+
 def test_results_are_written_from_the_kept_runs(tmp_path):
     kept = [DOCS / "results"]
     write_document(read_all(kept), read_shorter(kept), tmp_path / "results.md", read_timed(kept))
