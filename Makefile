@@ -30,7 +30,7 @@ help:  ## Show what can be made
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	touch $@
 
-demo: .venv/lab  ## Train 16 nodes on handwritten digits in five ways and write a report page
+demo: .venv/lab  ## Train 16 sites on handwritten digits in five ways and write a page that compares them
 	$(BIN)/cesar demo
 
 test: FLAGS = $(COVERAGE)

@@ -4,8 +4,10 @@ import subprocess
 import sys
 
 import pytest
+import typer
 
 import cesar
+from cesar.cli.root import app
 from support.commands import run
 
 
@@ -51,3 +53,15 @@ def test_errors_are_one_clear_line(arguments, message):
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_terminal_breaks_the_lines_of_help():
+    """A docstring's own line breaks would leave half-empty lines."""
+    command = typer.main.get_command(app)
+    for words in (("network", "init"), ("peer", "run"), ("audit",)):
+        one = command
+        for word in words:
+            one = one.commands[word]
+        first, *more = one.help.split("\n\n")
+        assert more
+        assert not [paragraph for paragraph in (first, *more) if "\n" in paragraph]

@@ -1,4 +1,4 @@
-"""Whatever nodes of cells do, in any order: Hypothesis lets them come, go, be late and settle, and looks at what holds always."""
+"""Nodes of cells do anything in any order: Hypothesis lets them come, go, be late and settle, and looks at what holds always."""
 
 import numpy as np
 from hypothesis import settings

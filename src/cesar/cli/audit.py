@@ -58,7 +58,7 @@ def command(
     out: Statement = None,
     as_json: AsJson = False,
 ) -> None:
-    """Who is only ever seen added to whom, and what coalitions of nodes can compute.
+    """Say who is only ever seen added to whom, and what coalitions of nodes can compute.
 
     With cells the answer holds for all rounds together. With other methods every figure holds for one round: over several rounds
     averaging couples the sums, and single values can follow from them; the audit does not look at that.

@@ -27,9 +27,8 @@ def command(as_json: AsJson = False) -> None:
         return
     console.print(
         f"\n[bold]{shown.NODES} nodes train a model of {shown.SIZE:,} parameters in two cells of {shown.MEMBERS}.[/]\n"
-        "The members of a cell hold one common model. Each hands in what it has trained since the last round, here\n"
+        "The members of a cell hold one common model. Each hands in what it has trained since the last round, here "
         f"{shown.SHARE:.0%} of it, under masks that cancel in the sum over all members. Then cells average their models.\n",
-        soft_wrap=True,
     )
     _show_learned(learned)
     _show_glimpse(glimpse)
@@ -86,8 +85,8 @@ def _show_crash(crashed: RoundResult) -> None:
     _, models = shown.network()
     kept = [node for node in range(shown.NODES) if (crashed.vectors[node] == models[node]).all()]
     console.print(
-        f"\nIf node 3 is away, its cell ({', '.join(map(str, kept))}) stands still for the round: nobody hands anything in, and all keep\n"
-        "what they have trained for the next sum. The other cell goes on.\n"
+        f"\nIf node 3 is away, its cell ({', '.join(map(str, kept))}) adds nothing up in this round. Its nodes keep what they have trained "
+        "for the next sum, and go on listening to the other cell. The other cell adds up as before.\n"
     )
 
 

@@ -63,7 +63,8 @@ Masks = Annotated[
 Colluders = Annotated[
     int | None,
     typer.Option(
-        help="This number of owners together compute nobody's values in one round: s follows from the topology."
+        help="How many owners may pool what they know (k). Every cell has members of k + 2 owners, and k is 1 by default. "
+        "With --topology s follows from the graph, and the promise holds for one round."
     ),
 ]
 OwnersGiven = Annotated[

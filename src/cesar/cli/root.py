@@ -6,6 +6,8 @@ registers them as an entry point, and they are here where their dependencies are
 
 from __future__ import annotations
 
+import inspect
+import re
 import sys
 from collections.abc import Callable
 from importlib.metadata import entry_points
@@ -20,8 +22,6 @@ from cesar.base.exits import Exit
 from cesar.cli import audit, explain, network, peer, plan
 from cesar.cli.output import notices
 from cesar.peer.trust.foreign import escaped
-
-ANYTHING = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 ANYTHING = {"allow_extra_args": True, "ignore_unknown_options": True}
 
@@ -55,6 +55,16 @@ def _refuse(command: str, missing: ModuleNotFoundError) -> Callable[[], None]:
         )
 
     return refuse
+
+
+def flow(group: typer.Typer) -> None:
+    """Let the terminal break the lines of help: a docstring's own line breaks leave half-empty lines in a narrow one."""
+    for one in group.registered_commands:
+        if one.help is None and one.callback is not None and one.callback.__doc__:
+            one.help = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(one.callback.__doc__))
+    for inner in group.registered_groups:
+        if inner.typer_instance is not None:
+            flow(inner.typer_instance)
 
 
 def main() -> None:
@@ -91,3 +101,4 @@ app.add_typer(plan.app, name="plan")
 app.add_typer(network.app, name="network")
 app.add_typer(peer.app, name="peer")
 add_laboratory()
+flow(app)

@@ -25,7 +25,7 @@ class Keystream:
     """The words of one key, in order; each is given out once.
 
     Args:
-        skip: bytes at its beginning that are left out. Whoever asks for a part sees to it that no two parts overlap.
+        skip: bytes at its beginning that are left out. The caller sees to it that no two parts overlap.
     """
 
     __slots__ = ("_cipher",)

@@ -299,7 +299,7 @@ class Cells:
     def expected_share(
         self, degree: int, *, graph: nx.Graph | None = None, owners: Owners | None = None
     ) -> float:
-        """What a cell hands in, whoever hears it."""
+        """The share that a cell hands in; it does not depend on who hears it."""
         return self.sparsifier.alpha
 
     def sharing(

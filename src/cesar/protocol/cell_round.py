@@ -9,7 +9,7 @@
 there, has given up the same, and holds the same model. Otherwise the cell stands still for this round: nobody hands anything
 in, and its model stays as it is, so that a member that was away for a round has missed nothing.
 
-*A cell that stands still listens.* Its keepers go on exchanging slices with other cells, so that cells mix whoever is away. A keeper
+*A cell that stands still listens.* Its keepers go on exchanging slices with other cells, so that cells also mix while members are away. A keeper
 keeps what it hears for itself (`CellState.overheard`), passes it on to hearing cells, and tells its members with the next sum. Members
 that are there could take it in at once, and would then train on another model than the one that is away. A lying cell could use that: it says a
 model on which nothing can be trained, while all members but one are away, and that one is alone in the next sum. So nobody trains on
@@ -150,7 +150,7 @@ EXTRA_BITS = 32
 
 SETTLING_FIRST, SETTLING_TRIES = 1 << 30, 16
 """Where cells go at their own pace, settling has rounds of its own, from the first number on. A step of it, in which a cell hears
-one other, has so many: a cell that fails in one tries the next.
+one other, has sixteen rounds: a cell that fails in one tries the next.
 """
 
 SCORE_STEPS, SCORE_ZERO = 8, 160
@@ -1393,7 +1393,7 @@ class CellRound:
         return spans(self._words, len(cell))[cell.index(node)]
 
     def _can_keep(self, node: NodeId, span: Span) -> bool:
-        """Whether these words can be of a node's slice, whoever of its cell was given up: nobody speaks for the keepers beside it."""
+        """Whether these words can be of a node's slice, with any of its cell given up: nobody speaks for the keepers beside it."""
         plan = self._place.plan
         cell = plan.cells[plan.cell_of(node)]
         place = cell.index(node)

@@ -116,7 +116,7 @@ class CellState:
         told: number of a slice → the weights that its keeper told in the last gathering.
         measured: the same of the mean of the members' metrics.
         overheard: what this member has heard of other cells about its slice since the cell last added up. It is no secret. Nobody trains
-            on it before it is gathered with the next sum, so that all members train on one model whoever was away.
+            on it before it is gathered with the next sum, so that all members train on one model, also if some were away.
     """
 
     common: Vector = field(repr=False)

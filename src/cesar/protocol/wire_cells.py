@@ -71,7 +71,7 @@ def _exponents(view: memoryview, count: int) -> tuple[tuple[int, ...], memoryvie
 
 
 class Row(NamedTuple):
-    """Values that are made where they travel from: so many bytes, and who writes them."""
+    """Values that are made where they travel from: how many bytes, and who writes them."""
 
     length: int
     fill: Callable[[ByteArray], None]

@@ -122,7 +122,7 @@ def _cell(result: RoundResult, node: int) -> Cell:
 def _in_the_clear(models: Values, result: RoundResult, gone: frozenset[int]) -> NDArray[np.float64]:
     """The same round without masks: two cells, each of which hears the other.
 
-    A cell that lacks a member stands still. Its model, still zero, is told by those who are there, each of its own slice.
+    A cell that lacks a member adds nothing up. Its model, still zero, is told by those who are there, each of its own slice.
     """
     assert result.cells is not None
     there, new = result.sets[0].positions(), models.astype(np.float64)

@@ -38,7 +38,7 @@ DataDir = Annotated[
 
 @app.command("list")
 def list_datasets(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """What there is, where it was found, and what fetches the rest."""
+    """List what there is, where it was found, and what fetches the rest."""
     rows = [_row(name, data_dir) for name in datasets.names()]
     searched = [str(root) for root in datasets.roots(data_dir)]
     if as_json:

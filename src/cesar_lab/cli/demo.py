@@ -21,7 +21,7 @@ def command(
     workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train 16 nodes on handwritten digits, averaging in five ways; needs no download."""
+    """Train 16 sites on handwritten digits, averaging in five ways; needs no download."""
     with resources.as_file(resources.files("cesar_lab.run") / "demo.toml") as file:
         run.perform(file, out, workers=workers)
     if as_json:

@@ -26,7 +26,7 @@ OutOption = Annotated[
 
 @app.command("list")
 def list_command() -> None:
-    """What there is, what it needs and how long it takes."""
+    """List what there is, what it needs and how long it takes."""
     table = Table(
         heads=("name", "paper", "what", "needs", "paper needs", *Scale),
         rows=tuple(

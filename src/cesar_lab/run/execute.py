@@ -262,7 +262,7 @@ def _losses(experiment: Experiment, section: MethodTable, seed: int) -> Losses:
 
 
 def _spent(experiment: Experiment, section: MethodTable, seed: int) -> Callable[[int], float] | None:
-    """ε between nodes after so many rounds; None without a target."""
+    """ε between nodes by the number of rounds; None without a target."""
     target = section.target
     if target is None:
         return None

@@ -71,7 +71,7 @@ class Setup:
         parts: for each node the rows of the training set that are its own.
         graph: the aggregation graph of a round.
         dynamic: whether the graph changes from round to round.
-        spent: ε between nodes after so many rounds, where noise follows from a target.
+        spent: ε between nodes by the number of rounds, where noise follows from a target.
         settle_from: from this round on nodes average without training, `settle_share` of their models.
     """
 

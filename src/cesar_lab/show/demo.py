@@ -37,8 +37,8 @@ def insight(rows: Sequence[MethodRow]) -> str:
     """What the comparison shows, in three sentences, from its own figures."""
     cells, plain = _pair(rows)
     return (
-        f"Plain averaging: {100 * plain.value:.1f} % of the digits are right, a node sends {plain.bytes / 1e6:.2f} MB, "
-        f"and its neighbours see its model. Cells: {100 * cells.value:.1f} % are right, a node sends "
+        f"Plain averaging: {100 * plain.value:.1f} % of the digits are right, a site sends {plain.bytes / 1e6:.2f} MB, "
+        f"and its neighbours see its model. Cells: {100 * cells.value:.1f} % are right, a site sends "
         f"{100 * cells.bytes / plain.bytes:.0f} % of the bytes, and nobody sees what it alone has trained."
     )
 
@@ -52,7 +52,7 @@ def table(one: Study, rows: Sequence[MethodRow]) -> Table:
     """A line for each way to average, narrow enough for 80 columns."""
     who = {method.title: WHO[method.name] for method in one.methods}
     return Table(
-        heads=("way to average", "who sees a node's update", "accuracy", "sent by a node"),
+        heads=("way to average", "who sees a site's update", "accuracy", "sent"),
         units=("", "", "%", "MB"),
         rows=tuple(
             (row.title, who[row.title], f"{100 * row.value:.1f}", f"{row.bytes / 1e6:.2f}") for row in rows
@@ -90,8 +90,8 @@ def _accuracy(one: Study, rows: Sequence[MethodRow]) -> Figure:
     title = "The same accuracy" if apart < 1 else f"{apart:.1f} points of accuracy apart"
     drawn = study.progress(one, study.ROUND, title=title)
     caption = (
-        "Right answers on digits that nobody has trained on, mean over all nodes. Broken lines: neighbours see models. "
-        "In the last rounds nodes average without training."
+        "Right answers on digits that nobody has trained on, mean over all sites. Broken lines: neighbours see models. "
+        "In the last rounds sites average without training."
     )
     return page.figure(replace(drawn, caption=caption, legend=False, wide=True))
 
@@ -111,10 +111,10 @@ def _bytes(rows: Sequence[MethodRow]) -> Figure:
     ]
     chart = Chart(
         title=f"{100 * cells.bytes / plain.bytes:.0f} % of the bytes",
-        caption="Sent by a node in all rounds. In a cell each number travels about twice, as 16 bits; "
+        caption="Sent by a site in all rounds. In a cell each number travels about twice, as 16 bits; "
         "in plain averaging six times, as 32 bits.",
         x=Axis(),
-        y=Axis(name="sent by a node", unit="MB"),
+        y=Axis(name="sent by a site", unit="MB"),
         series=tuple(bars),
         legend=False,
         wide=True,

@@ -23,7 +23,7 @@ def test_the_demo_says_what_it_has_shown(tmp_path):
     said = demo.insight([*rows.values()])
     cells, plain = rows[demo.CELLS], rows[demo.PLAIN]
     assert (
-        f"{100 * cells.value:.1f} % are right, a node sends {100 * cells.bytes / plain.bytes:.0f} % of the bytes"
+        f"{100 * cells.value:.1f} % are right, a site sends {100 * cells.bytes / plain.bytes:.0f} % of the bytes"
         in said
     )
     assert cells.bytes < 0.25 * plain.bytes

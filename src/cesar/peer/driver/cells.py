@@ -117,7 +117,7 @@ class Offer:
 
     def ended(self, state: CellState, thrown: Vector | None) -> None:
         """A round of it has ended with this state, and has thrown that away."""
-        # First: whoever sees that something was thrown away takes this model. It may do so while the next round runs.
+        # First: the task that sees that something was thrown away takes this model. It may do so while the next round runs.
         self.vector = state.common + state.unsent if self.thrown or thrown is not None else None
         self.came = True
         if thrown is not None:

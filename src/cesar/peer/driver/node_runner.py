@@ -68,7 +68,7 @@ class NodeRunner:
         node = await self.ready()
         if self._holder is not None and self._holder is not asyncio.current_task():
             async with self._holding:
-                pass  # whoever waits here has its turn before anybody can hold the node again
+                pass  # a task that waits here has its turn before anybody can hold the node again
             return await self.call(job)
         if node.size > LIGHT:
             return await asyncio.get_running_loop().run_in_executor(self._thread, job, node)
