@@ -16,7 +16,7 @@ SIZE = 256  # four words for four members
 
 
 def header(kind, round_, sender, session=SESSIONS[0]):
-    return struct.pack("<2sBBII16s", b"CE", 2, kind, round_, sender, session)
+    return struct.pack("<2sBBII16s", b"CE", 3, kind, round_, sender, session)
 
 
 def slice_digest(body):

@@ -1094,7 +1094,12 @@ class CellRound:
         self._mask_slice(number, words)
         packing.pack(words, self._width, out)
 
-    def _make_scatter(self, number: int) -> Outbound:
+    def _make_scatter(self, number: int) -> Outbound | None:
+        """None once the round is over. What was handed in is not in E any more then, although no keeper but a lying one can have added
+        up without this slice: made of what is left in E, it would take this member out of the liar's sum.
+        """
+        if self.phase is CellPhase.DONE:
+            return None
         count = self._slices[number].count
         values = [Row(packing.packed_size(count, self._width), partial(self._fill_scatter, number))]
         beside = zip(self._cut_beside(number), self._widths[1:], strict=True)
