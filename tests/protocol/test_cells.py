@@ -215,6 +215,10 @@ def test_what_was_overheard_survives_a_restart():
     again = CellState.from_arrays(state.to_arrays())
     assert again.overheard.first == state.overheard.first
     np.testing.assert_array_equal(again.overheard.change, state.overheard.change)
+    kept = state.to_arrays()
+    network.round()
+    assert state.overheard is None
+    np.testing.assert_array_equal(kept["overheard"], again.overheard.change)  # it is still being written to the disk
     again.move()
     assert again.overheard is None
 
