@@ -207,3 +207,30 @@ def test_a_cell_that_waits_listens_by_every_link(tmp_path):
     for n in waiting:
         assert states[n].overheard is not None
         assert states[n].overheard.change.max() > 0.2
+
+
+def test_what_is_told_while_a_cell_waits_takes_the_place_of_what_was_told_before(tmp_path):
+    """A keeper of another cell does not read. A cell that stands still for long speaks often, and all of it in one round."""
+    network = cell_network(tmp_path / "net", 8, rounds="floor = 0.1\nceiling = 30.0")
+    waiting, others = network.roster.plan.cells
+    teller, deaf = waiting[1], others[1]  # they look after the same slice
+
+    async def run():
+        peers = {n: AsyncPeer.load(network.folder / f"peer-{n}") for n in (*waiting[1:], deaf)}
+        models = {n: np.zeros(SIZE, dtype=np.float32) for n in peers}
+        try:
+            for n, peer in peers.items():
+                await peer.start()
+                await peer.start_from(models[n])
+            assert await peers[teller].reception.until(lambda: deaf in peers[teller].liveness.up, 60)
+            link = peers[teller].transport.links[deaf]
+            link._send_one = lambda *_: asyncio.sleep(3600)
+            for _ in range(8):
+                await asyncio.gather(
+                    *(peers[n].average_vector(models[n], TENSORS) for n in peers if n != deaf)
+                )
+            return [parcel for parcel in link._queue if parcel.round_ is not None]
+        finally:
+            await asyncio.gather(*(peer.close() for peer in peers.values()))
+
+    assert len(on_loop(run())) == 1

@@ -58,7 +58,7 @@ from cesar.peer.trust.config import PeerConfig
 from cesar.protocol import AggregateReady, Deadlines, Event, FrameRejected, Outbound
 from cesar.protocol.cell_round import SETTLING_FIRST, SETTLING_TRIES, CellPhase, step_of
 from cesar.protocol.cell_state import CellState
-from cesar.protocol.wire import Kind
+from cesar.protocol.wire import HEADER_BYTES, Kind
 
 log = logging.getLogger("cesar.peer")
 
@@ -826,9 +826,12 @@ class CellRounds:
         payload, round_ = out.frame.payload, self._round_of(out)
         if self._transcript is not None:
             self._transcript.sent(out.recipients, payload)
-        if out.frame.kind is Kind.CELL_EXCHANGE and round_ >= SETTLING_FIRST:
-            for to in out.recipients:
-                self._told[to, round_] = bytes(payload)
+        if out.frame.kind is Kind.CELL_EXCHANGE:
+            # A cell that stands still speaks again and again in one round, also to those who do not read.
+            self._transport.forget_like(bytes(payload[:HEADER_BYTES]), out.recipients)
+            if round_ >= SETTLING_FIRST:
+                for to in out.recipients:
+                    self._told[to, round_] = bytes(payload)
         await self._transport.send(
             payload, out.recipients, round_, time.monotonic() + self._config.tables.rounds.ceiling
         )
