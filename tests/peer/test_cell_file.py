@@ -194,6 +194,10 @@ def test_damage_is_seen(tmp_path):
         (tmp_path / "cell.npy").write_bytes(head[:end])
         with pytest.raises(ConfigError):
             CellFile(tmp_path / "cell.npy", bytes(16)).load()
+    for at in (*range(13, 500), *rng.integers(len(head), size=50).tolist()):
+        (tmp_path / "cell.npy").write_bytes(head[:at] + bytes([head[at] ^ 32]) + head[at + 1 :])
+        with pytest.raises(ConfigError):
+            CellFile(tmp_path / "cell.npy", bytes(16)).load()
 
 
 def test_a_file_of_an_older_version_is_read(tmp_path):
