@@ -1892,9 +1892,9 @@ class CellRound:
             if keeper in summed:
                 if self._poll.refused:
                     state.discard(self._at(piece, state.unsent))
-                clear_at(state.unsent, piece.members, piece.base)
-                if state.hidden is not None:
-                    clear_at(state.hidden, piece.members, piece.base)
+                for vector in (state.unsent, state.hidden):
+                    if vector is not None and vector.flags.writeable:  # zeros that all share have nothing to clear
+                        clear_at(vector, piece.members, piece.base)
             elif piece.count:
                 open_ = np.zeros_like(positions) if open_ is None else open_
                 open_[piece.first : piece.last] = piece.members
