@@ -10,7 +10,8 @@ not written again, its undo is the common model of the save before, and zeros ta
 
 *Places are written again*, because a system takes many times as long to give a file fresh room as to write over what it has
 (docs/design/027-what-a-save-costs.md). Numbers that one member alone knows are therefore encrypted, with a key for each place, which
-stands in `cell.npy` only. When that is replaced nobody can read the old place any more, although its bytes are still there.
+stands in `cell.npy` only. When that is replaced the two files do not show the old place any more, although its bytes are still there.
+The key is in the blocks of a deleted file then, until the system uses these again.
 """
 
 from __future__ import annotations
