@@ -200,9 +200,8 @@ def test_a_former_certificate_that_a_partner_never_had_waits(network, tmp_path):
     old, forged = network.roster.members[partner], impostor(network, tmp_path / "evil", partner)
     until = datetime.now(UTC) + timedelta(days=9)
     newer = signed(network, 2, others=[replace(old, former=forged.certificate, until=until)])
-    assert Roster.parse(newer.raw, network.authority.certificate).members[partner].accepts(
-        forged.fingerprint, datetime.now(UTC)
-    )
+    read = Roster.parse(newer.raw, network.authority.certificate).members[partner]
+    assert read.accepts(forged.fingerprint, datetime.now(UTC))
     member.offer(newer.raw, "node 0")
     assert (member.newer, member.held) == (None, newer)
 

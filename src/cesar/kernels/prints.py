@@ -36,7 +36,7 @@ def _lanes(words: BitWords, lanes: NDArray[np.uint64], factors: NDArray[np.uint6
 
 @jit
 def _fold(lanes: NDArray[np.uint64], length: np.uint64, factors: NDArray[np.uint64]) -> np.uint64:
-    found = length * factors[2]
+    found: np.uint64 = length * factors[2]
     for lane in range(len(lanes)):
         found ^= lanes[lane] ^ (lanes[lane] >> np.uint64(29))
         found = ((found << np.uint64(27)) | (found >> np.uint64(37))) * factors[1] + factors[2]

@@ -1893,7 +1893,8 @@ class CellRound:
                 if self._poll.refused:
                     state.discard(self._at(piece, state.unsent))
                 for vector in (state.unsent, state.hidden):
-                    if vector is not None and vector.flags.writeable:  # zeros that all share have nothing to clear
+                    # Zeros that all share have nothing to clear.
+                    if vector is not None and vector.flags.writeable:
                         clear_at(vector, piece.members, piece.base)
             elif piece.count:
                 open_ = np.zeros_like(positions) if open_ is None else open_
