@@ -14,6 +14,7 @@ from cesar.peer.driver.runtime import AsyncPeer
 from cesar.peer.trust.config import PeerConfig
 from cesar.peer.trust.identity import Identity
 from cesar.protocol.cell_round import SETTLING_FIRST
+from cesar.protocol.events import AggregateReady, CellReport
 from cesar.protocol.wire import CATEGORIES
 from cesar.sim.secrets import Secrets
 from cesar.sim.wires import drive
@@ -234,3 +235,43 @@ def test_what_is_told_while_a_cell_waits_takes_the_place_of_what_was_told_before
             await asyncio.gather(*(peer.close() for peer in peers.values()))
 
     assert len(on_loop(run())) == 1
+
+
+def test_an_error_after_something_was_thrown_away_hands_in_nothing_of_it(tmp_path, monkeypatch):
+    """An offer goes on after a round without a sum, and its next round throws numbers away and fails. They are in no sum afterwards, not even with the other
+    sign.
+    """
+    network = cell_network(tmp_path / "net", 4, rounds="floor = 60.0\nceiling = 60.0")
+    lost = np.linspace(1, 2, SIZE, dtype=np.float32)
+
+    async def run():
+        peer = AsyncPeer.load(network.folder / "peer-0")
+        model = np.zeros(SIZE, dtype=np.float32)
+        outcomes = []
+
+        async def round_(offer):
+            state = peer.cells._node.state
+            if not outcomes:
+                outcomes.append(
+                    AggregateReady(round_=0, vector=model, contributors=(), lost=0, cell=CellReport())
+                )
+                offer.ended(state, None)
+                return outcomes[0]
+            state.unsent = state.unsent - lost
+            state.discard(lost)
+            raise cesar.CesarError("something fails")
+
+        monkeypatch.setattr(peer.cells, "_round", round_)
+        try:
+            await peer.start()
+            await peer.start_from(model)
+            model += 3 * lost
+            with pytest.raises(cesar.CesarError, match="something fails"):
+                await peer.average_vector(model, TENSORS)
+            node = peer.cells._node
+            np.testing.assert_allclose(node.state.unsent, 2 * lost, rtol=1e-6)
+            np.testing.assert_allclose(node._trained(model), node.state.unsent, rtol=1e-6)
+        finally:
+            await peer.close()
+
+    on_loop(run())

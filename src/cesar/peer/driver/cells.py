@@ -618,6 +618,7 @@ class CellRounds:
             await self._abandon(offer)
         except CesarError as error:
             offer.error = error
+            await self._abandon(offer)
         finally:
             self._ended = time.monotonic()
             offer.seconds = self._ended - offer.begun
