@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import cesar
+from cesar.cell_node import CellNode
 from cesar.peer.api.peer import on_loop
 from cesar.peer.driver.runtime import AsyncPeer
 from cesar.peer.trust.config import PeerConfig
@@ -272,6 +273,33 @@ def test_an_error_after_something_was_thrown_away_hands_in_nothing_of_it(tmp_pat
             np.testing.assert_allclose(node.state.unsent, 2 * lost, rtol=1e-6)
             np.testing.assert_allclose(node._trained(model), node.state.unsent, rtol=1e-6)
         finally:
+            await peer.close()
+
+    on_loop(run())
+
+
+def test_a_call_that_is_cancelled_while_it_listens_knows_what_it_has_offered(tmp_path, monkeypatch):
+    """What is trained from there on is not in the offer, and goes on top of what comes of it."""
+    network = cell_network(tmp_path / "net", 4, rounds="floor = 0.1\nceiling = 1.0")
+    listen = CellNode.listen
+
+    def cancelled(node):
+        listen(node)
+        asyncio.current_task().cancel()
+
+    async def run():
+        peer = AsyncPeer.load(network.folder / "peer-0")
+        model = np.zeros(SIZE, dtype=np.float32)
+        try:
+            await peer.start()
+            await peer.start_from(model)
+            model += 1
+            monkeypatch.setattr(CellNode, "listen", cancelled)
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.create_task(peer.average_vector(model, TENSORS))
+            np.testing.assert_array_equal(peer.cells._offer.base, model)
+        finally:
+            monkeypatch.setattr(CellNode, "listen", listen)
             await peer.close()
 
     on_loop(run())
