@@ -495,6 +495,9 @@ class CellNode:
             if skip:
                 running.skip()
             running.advance()
+            if before is CellPhase.AGREE and running.phase is not before:
+                self._hear_news()  # the link of the round counts again, whichever was listened to last
+                running.advance()
         except Exception as error:  # noqa: BLE001  (whatever others have brought about must not end this node)
             fault, running.phase = error, CellPhase.DONE
         if running.phase is before and before is not CellPhase.DONE:

@@ -194,6 +194,10 @@ def test_damage_is_seen(tmp_path):
         (tmp_path / "cell.npy").write_bytes(head[:end])
         with pytest.raises(ConfigError):
             CellFile(tmp_path / "cell.npy", bytes(16)).load()
+    for at in (*range(13, 500), *rng.integers(len(head), size=50).tolist()):
+        (tmp_path / "cell.npy").write_bytes(head[:at] + bytes([head[at] ^ 32]) + head[at + 1 :])
+        with pytest.raises(ConfigError):
+            CellFile(tmp_path / "cell.npy", bytes(16)).load()
 
 
 def test_a_file_of_an_older_version_is_read(tmp_path):
@@ -235,6 +239,23 @@ def test_a_fingerprint_sees_every_change(data, draw):
     once = mark_of(signs.tobytes())
     signs[[0, 64]] ^= np.uint32(1 << 31)  # two signs of the same lane
     assert mark_of(signs.tobytes()) != once
+
+
+@pytest.mark.parametrize("row", [0, 5])
+def test_nobody_can_choose_what_has_the_fingerprint_of_something_else(row):
+    """A keeper chooses part of the common model. Had it the fingerprint of the model before, that one would stay on the disk, and this member would
+    train on it after a restart, alone. A flipped top bit moves to one place, so one word in the next row takes it back.
+    """
+    first, second = 0xC2B2AE3D27D4EB4F, 0x9E3779B185EBCA87  # the factors of xxHash
+    words = np.random.default_rng(row).integers(1 << 63, size=32 * 8, dtype=np.uint64)
+    other, lane = words.copy(), 32 * row + 7
+    other[lane] ^= np.uint64(1 << 63)
+    back = (1 << 30) * second * pow(first, -1, 1 << 64) % (1 << 64)
+    for sign in (1, -1):
+        other[lane + 32] = (int(words[lane + 32]) + sign * back) % (1 << 64)
+        assert not any(
+            mark_of(words.tobytes(), start) == mark_of(other.tobytes(), start) for start in range(32)
+        )
 
 
 @settings(max_examples=50, deadline=None)

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 import cesar
+from cesar.cell_node import CellNode
 from cesar.peer.api.peer import on_loop
 from cesar.peer.driver.runtime import AsyncPeer
 from cesar.peer.trust.config import PeerConfig
 from cesar.peer.trust.identity import Identity
 from cesar.protocol.cell_round import SETTLING_FIRST
+from cesar.protocol.events import AggregateReady, CellReport
 from cesar.protocol.wire import CATEGORIES
 from cesar.sim.secrets import Secrets
 from cesar.sim.wires import drive
@@ -207,3 +209,97 @@ def test_a_cell_that_waits_listens_by_every_link(tmp_path):
     for n in waiting:
         assert states[n].overheard is not None
         assert states[n].overheard.change.max() > 0.2
+
+
+def test_what_is_told_while_a_cell_waits_takes_the_place_of_what_was_told_before(tmp_path):
+    """A keeper of another cell does not read. A cell that stands still for long speaks often, and all of it in one round."""
+    network = cell_network(tmp_path / "net", 8, rounds="floor = 0.1\nceiling = 30.0")
+    waiting, others = network.roster.plan.cells
+    teller, deaf = waiting[1], others[1]  # they look after the same slice
+
+    async def run():
+        peers = {n: AsyncPeer.load(network.folder / f"peer-{n}") for n in (*waiting[1:], deaf)}
+        models = {n: np.zeros(SIZE, dtype=np.float32) for n in peers}
+        try:
+            for n, peer in peers.items():
+                await peer.start()
+                await peer.start_from(models[n])
+            assert await peers[teller].reception.until(lambda: deaf in peers[teller].liveness.up, 60)
+            link = peers[teller].transport.links[deaf]
+            link._send_one = lambda *_: asyncio.sleep(3600)
+            for _ in range(8):
+                await asyncio.gather(
+                    *(peers[n].average_vector(models[n], TENSORS) for n in peers if n != deaf)
+                )
+            return [parcel for parcel in link._queue if parcel.round_ is not None]
+        finally:
+            await asyncio.gather(*(peer.close() for peer in peers.values()))
+
+    assert len(on_loop(run())) == 1
+
+
+def test_an_error_after_something_was_thrown_away_hands_in_nothing_of_it(tmp_path, monkeypatch):
+    """An offer goes on after a round without a sum, and its next round throws numbers away and fails. They are in no sum afterwards, not even with the other
+    sign.
+    """
+    network = cell_network(tmp_path / "net", 4, rounds="floor = 60.0\nceiling = 60.0")
+    lost = np.linspace(1, 2, SIZE, dtype=np.float32)
+
+    async def run():
+        peer = AsyncPeer.load(network.folder / "peer-0")
+        model = np.zeros(SIZE, dtype=np.float32)
+        outcomes = []
+
+        async def round_(offer):
+            state = peer.cells._node.state
+            if not outcomes:
+                outcomes.append(
+                    AggregateReady(round_=0, vector=model, contributors=(), lost=0, cell=CellReport())
+                )
+                offer.ended(state, None)
+                return outcomes[0]
+            state.unsent = state.unsent - lost
+            state.discard(lost)
+            raise cesar.CesarError("something fails")
+
+        monkeypatch.setattr(peer.cells, "_round", round_)
+        try:
+            await peer.start()
+            await peer.start_from(model)
+            model += 3 * lost
+            with pytest.raises(cesar.CesarError, match="something fails"):
+                await peer.average_vector(model, TENSORS)
+            node = peer.cells._node
+            np.testing.assert_allclose(node.state.unsent, 2 * lost, rtol=1e-6)
+            np.testing.assert_allclose(node._trained(model), node.state.unsent, rtol=1e-6)
+        finally:
+            await peer.close()
+
+    on_loop(run())
+
+
+def test_a_call_that_is_cancelled_while_it_listens_knows_what_it_has_offered(tmp_path, monkeypatch):
+    """What is trained from there on is not in the offer, and goes on top of what comes of it."""
+    network = cell_network(tmp_path / "net", 4, rounds="floor = 0.1\nceiling = 1.0")
+    listen = CellNode.listen
+
+    def cancelled(node):
+        listen(node)
+        asyncio.current_task().cancel()
+
+    async def run():
+        peer = AsyncPeer.load(network.folder / "peer-0")
+        model = np.zeros(SIZE, dtype=np.float32)
+        try:
+            await peer.start()
+            await peer.start_from(model)
+            model += 1
+            monkeypatch.setattr(CellNode, "listen", cancelled)
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.create_task(peer.average_vector(model, TENSORS))
+            np.testing.assert_array_equal(peer.cells._offer.base, model)
+        finally:
+            monkeypatch.setattr(CellNode, "listen", listen)
+            await peer.close()
+
+    on_loop(run())

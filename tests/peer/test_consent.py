@@ -1,6 +1,7 @@
 """Which changes of the roster wait for a site's agreement: by default those of cells; a removal counts at once."""
 
 import os
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import networkx as nx
@@ -191,6 +192,18 @@ def test_keys_that_a_partner_has_not_asked_for_wait(network, tmp_path, caplog, a
     changes.approve(member.folder, newer)
     member.look()
     assert member.newer == newer
+
+
+def test_a_former_certificate_that_a_partner_never_had_waits(network, tmp_path):
+    """Links take a former certificate, too, for the partner itself."""
+    member, partner = member_of(network, "cells"), partner_of(network)
+    old, forged = network.roster.members[partner], impostor(network, tmp_path / "evil", partner)
+    until = datetime.now(UTC) + timedelta(days=9)
+    newer = signed(network, 2, others=[replace(old, former=forged.certificate, until=until)])
+    read = Roster.parse(newer.raw, network.authority.certificate).members[partner]
+    assert read.accepts(forged.fingerprint, datetime.now(UTC))
+    member.offer(newer.raw, "node 0")
+    assert (member.newer, member.held) == (None, newer)
 
 
 def test_another_owner_waits(network, tmp_path):

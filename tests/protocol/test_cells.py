@@ -7,6 +7,7 @@ import pytest
 import cesar
 from cesar.protocol.cell_state import CellState
 from cesar.protocol.wire import Frame, Kind
+from support.cell_liar import GATHER, Stage
 from support.cell_network import SIZE, TENSORS, Network
 
 SPARSIFIERS = {
@@ -206,6 +207,21 @@ def test_nobody_trains_on_what_was_overheard():
     np.testing.assert_array_equal(result.vectors[cells[0][0]], held + lonely.unsent)
 
 
+def test_nothing_is_unsent_and_a_slice_is_lost():
+    """What is unsent after a whole sum of a large model is a row of zeros that nobody writes to."""
+    size = 1 << 18
+    stage = Stage(4, size=size)
+    stage.round(np.ones((4, size), dtype=np.float32))
+    assert not stage.unsent(0).any()
+    stage.round(None, lambda sender, _, kind, __: [] if (sender, kind) == (2, GATHER) else None)
+    assert stage.cells("summed")[0] == (0, 1, 3)
+    stage.round(np.ones((4, size), dtype=np.float32))
+    stage.round(np.zeros((4, size), dtype=np.float32))
+    for n in stage.nodes:
+        np.testing.assert_array_equal(stage.common(n), stage.common(0))
+        assert not stage.unsent(n).any()
+
+
 def test_what_was_overheard_survives_a_restart():
     network = Network(10, size=5)
     cells = network.ensemble.plan.cells
@@ -215,6 +231,11 @@ def test_what_was_overheard_survives_a_restart():
     again = CellState.from_arrays(state.to_arrays())
     assert again.overheard.first == state.overheard.first
     np.testing.assert_array_equal(again.overheard.change, state.overheard.change)
+    kept = state.to_arrays()
+    network.round()
+    assert state.overheard is None
+    # It may still be on its way to the disk.
+    np.testing.assert_array_equal(kept["overheard"], again.overheard.change)
     again.move()
     assert again.overheard is None
 

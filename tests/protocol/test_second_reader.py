@@ -5,12 +5,15 @@ moved numbers between them, in every round: one trains D + Δ, the other D′ �
 anybody sees later must be the same, whatever the liar does.
 """
 
+import itertools
+
 import numpy as np
 import pytest
 
 import cesar
 from cesar.protocol.cell_round import CellRound
 from cesar.protocol.cell_state import CellState
+from cesar.protocol.events import Deadlines
 from support.cell_liar import (
     AGREE,
     GATHER,
@@ -19,6 +22,7 @@ from support.cell_liar import (
     SCATTER,
     SIZE,
     Stage,
+    header,
     slice_digest,
 )
 
@@ -277,6 +281,58 @@ def test_a_liar_that_draws_lots_sees_no_difference(seed):
         at_random(seed), seed, nodes, int(rng.integers(nodes)), sparsifier=sparsifier, **settings
     )
     assert all(report.fault is None for report in stage.reports.values())
+
+
+# ── slices that are made late ───────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", SPARSIFIERS)
+def test_a_keeper_that_answers_before_it_has_all_slices_sees_no_difference(name):
+    """The victim makes one frame after the other. The liar, whose slice comes last, says at once what came of it, so that the victim's round is over
+    before that slice is made. Its numbers are no longer unsent then: made of what is left, the liar's sum would be that of the others alone.
+    """
+    liar, victim, others = 1, 2, (3, 0)  # the victim makes slices in the order 3, 0, 1
+
+    def sums(moved):
+        stage = Stage(4, sparsifier=SPARSIFIERS[name])
+        never, steps = Deadlines(announce=9.0, relay=9.0, share=9.0), steps_of(5, 4)[0]
+        delta = np.zeros(SIZE, dtype=np.float32)
+        delta[1:] = 1 / 64
+        steps[victim] += moved * delta
+        steps[others[0]] -= moved * delta
+        for n, node in stage.nodes.items():
+            node.begin_round(
+                stage.round_,
+                stage.plan.place(n),
+                stage.models[n] + steps[n],
+                reference=stage.start,
+                entropy=np.random.default_rng(n).bytes,
+                deadlines=never,
+            )
+        nodes = stage.nodes
+
+        def tell(n, count=None):
+            """The next frames of a node come to those whom they are for, but not what the liar's own sum comes to."""
+            for out in itertools.islice(nodes[n].outbound(), count):
+                nodes[n].saved()
+                for to in out.recipients:
+                    if not (n == liar and out.frame.kind == GATHER):
+                        nodes[to].receive(n, bytes(out.frame.payload))
+
+        for n in nodes:
+            tell(n, 1)  # they agree
+        tell(victim, 2)
+        for n in (*others, liar, *others):
+            tell(n)
+        count = nodes[victim].round._slices[liar].count
+        answer = header(GATHER, stage.round_, liar) + bytes([0, 127]) + bytes(4 * count)  # nothing changes
+        nodes[victim].receive(liar, answer)
+        assert nodes[victim].round is None, "it believes that all is added up"
+        tell(victim)
+        nodes[liar].tick(99.0)
+        return stage.common(liar).copy()
+
+    np.testing.assert_allclose(sums(1), sums(0), atol=1e-5)
 
 
 # ── a member that has forgotten ─────────────────────────────────────────────────────────────────────────

@@ -174,6 +174,46 @@ def test_what_is_heard_before_its_time_has_a_bound():
         flood((1 << 18) // 4)
 
 
+# ── what was heard while a cell waited ──────────────────────────────────────────────────────────────────
+
+
+def test_what_has_come_while_a_cell_waited_is_in_its_next_sum():
+    """A member that is kept waiting listens by one link after the other. When all are there the link of the round counts again, and what a
+    keeper has said by it meanwhile is not waited for once more.
+    """
+    stage = Stage(16, own_pace=True)
+    own = stage.plan.cells[0]
+    other = stage.plan.graph.heard(0, 0)[0].cell
+    theirs = stage.plan.cells[other]
+    never = Deadlines(announce=1e9, relay=1e9, share=1e9)
+    for n in (*own, *theirs):
+        model = stage.start + np.float32(n in theirs)
+        stage.nodes[n].begin_round(
+            0,
+            stage.plan.place(n),
+            model,
+            reference=model,
+            entropy=np.random.default_rng(n).bytes,
+            deadlines=never,
+        )
+    stage.nodes[own[0]].listen()
+    for n in theirs:
+        stage.nodes[n].listen()
+    busy = True
+    while busy:
+        busy = False
+        for n in (*theirs, *own):
+            for out in stage.nodes[n].outbound():
+                busy = True
+                for to in out.recipients:
+                    if to in own:
+                        stage.nodes[to].receive(n, bytes(out.frame.payload))
+    for n in own:
+        assert not stage.nodes[n].awaiting
+        assert stage.nodes[n].next_event().cell.heard == (other,)
+        np.testing.assert_allclose(stage.common(n), 0.5, atol=1e-6)
+
+
 # ── numbers at the edge ─────────────────────────────────────────────────────────────────────────────────
 
 

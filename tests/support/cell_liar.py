@@ -16,7 +16,7 @@ SIZE = 256  # four words for four members
 
 
 def header(kind, round_, sender, session=SESSIONS[0]):
-    return struct.pack("<2sBBII16s", b"CE", 2, kind, round_, sender, session)
+    return struct.pack("<2sBBII16s", b"CE", 3, kind, round_, sender, session)
 
 
 def slice_digest(body):
@@ -63,6 +63,7 @@ class Stage:
         """Everybody trains by `steps` and averages.
 
         Args:
+            steps: None if all go on with what they have not handed in.
             metrics: node → what it measures.
             lie: (sender, recipient, kind, payload) → the payloads that come in its place; None for the very same.
             away: who takes no part.
@@ -76,7 +77,7 @@ class Stage:
             self.nodes[n].begin_round(
                 self.round_,
                 self.plan.place(n),
-                (self.models[n] + steps[n]).astype(np.float32),
+                None if steps is None else (self.models[n] + steps[n]).astype(np.float32),
                 reference=self.start if self.nodes[n].fresh else None,
                 metric=None if metrics is None else metrics[n],
                 entropy=entropy,

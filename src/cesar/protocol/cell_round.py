@@ -1094,7 +1094,12 @@ class CellRound:
         self._mask_slice(number, words)
         packing.pack(words, self._width, out)
 
-    def _make_scatter(self, number: int) -> Outbound:
+    def _make_scatter(self, number: int) -> Outbound | None:
+        """None once the round is over. What was handed in is not in E any more then, although no keeper but a lying one can have added
+        up without this slice: made of what is left in E, it would take this member out of the liar's sum.
+        """
+        if self.phase is CellPhase.DONE:
+            return None
         count = self._slices[number].count
         values = [Row(packing.packed_size(count, self._width), partial(self._fill_scatter, number))]
         beside = zip(self._cut_beside(number), self._widths[1:], strict=True)
@@ -1887,9 +1892,10 @@ class CellRound:
             if keeper in summed:
                 if self._poll.refused:
                     state.discard(self._at(piece, state.unsent))
-                clear_at(state.unsent, piece.members, piece.base)
-                if state.hidden is not None:
-                    clear_at(state.hidden, piece.members, piece.base)
+                for vector in (state.unsent, state.hidden):
+                    # Zeros that all share have nothing to clear.
+                    if vector is not None and vector.flags.writeable:
+                        clear_at(vector, piece.members, piece.base)
             elif piece.count:
                 open_ = np.zeros_like(positions) if open_ is None else open_
                 open_[piece.first : piece.last] = piece.members

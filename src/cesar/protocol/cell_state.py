@@ -44,6 +44,7 @@ _CHANGING = (
     "distances",
     "doubt.positions",
     "doubt.values",
+    "overheard",
 )
 """Arrays that are written to in place; others are replaced as a whole."""
 

@@ -5,16 +5,18 @@ ones. A save writes what is not in `cell.data` yet to places that the last `cell
 `cell.npy`. So nobody ever sees half of a state.
 
 *What is there already* is found by fingerprints, not by flags that somebody could forget to set. A common model that has not changed is
-not written again, its undo is the common model of the save before, and zeros take no place. The same fingerprints show damage when the
-files are read.
+not written again, its undo is the common model of the save before, and zeros take no place. The same fingerprints show damage of
+`cell.data` when it is read; `cell.npy` begins with a digest of itself.
 
 *Places are written again*, because a system takes many times as long to give a file fresh room as to write over what it has
 (docs/design/027-what-a-save-costs.md). Numbers that one member alone knows are therefore encrypted, with a key for each place, which
-stands in `cell.npy` only. When that is replaced nobody can read the old place any more, although its bytes are still there.
+stands in `cell.npy` only. When that is replaced the two files do not show the old place any more, although its bytes are still there.
+The key is in the blocks of a deleted file then, until the system uses these again.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import struct
@@ -194,7 +196,8 @@ class CellFile:
             table[f"undo.{number}"] = {"type": "<f4", "shape": (place.length // 4,), "places": [place]}
         head = json.dumps({"start": self._start, "arrays": table}).encode()
         self._known |= used  # if the call below fails, nobody knows which of both is on the disk
-        files.write(self._path, b"".join((_MAGIC, _LENGTH.pack(len(head)), head, *small)), mode=0o600)
+        content = b"".join((_LENGTH.pack(len(head)), head, *small))
+        files.write(self._path, _MAGIC + hashlib.sha256(content).digest() + content, mode=0o600)
         self._known, self._common = used, common
 
     def _read(self) -> Arrays:
@@ -202,8 +205,11 @@ class CellFile:
             if file.read(len(_MAGIC)) != _MAGIC:
                 file.seek(0)
                 return _read_former(file)
-            (length,) = _LENGTH.unpack(file.read(_LENGTH.size))
-            head, rest = json.loads(file.read(length)), file.read()
+            digest, content = file.read(hashlib.sha256().digest_size), file.read()
+        if hashlib.sha256(content).digest() != digest:
+            raise ValueError("it is not what was saved")
+        end = _LENGTH.size + _LENGTH.unpack_from(content)[0]
+        head, rest = json.loads(content[_LENGTH.size : end]), content[end:]
         start, arrays, known = int(head["start"]), Arrays(), set[Place]()
         with _Reader(self._data, start) as reader:
             for name, entry in head["arrays"].items():

@@ -58,7 +58,7 @@ from cesar.peer.trust.config import PeerConfig
 from cesar.protocol import AggregateReady, Deadlines, Event, FrameRejected, Outbound
 from cesar.protocol.cell_round import SETTLING_FIRST, SETTLING_TRIES, CellPhase, step_of
 from cesar.protocol.cell_state import CellState
-from cesar.protocol.wire import Kind
+from cesar.protocol.wire import HEADER_BYTES, Kind
 
 log = logging.getLogger("cesar.peer")
 
@@ -372,9 +372,12 @@ class CellRounds:
             offer = await self._begin_offer(vector, metric)
             try:
                 await self._wait(offer, self._budget(begin))
+                await self._listen(offer)
             except asyncio.CancelledError:
                 offer.base = vector.copy()  # the offer stands, and what is trained from here on is not in it
                 raise
+        else:
+            await self._listen(offer)
         report = await self._end(offer, vector, begin, landed)
         self._returned = time.monotonic()
         self._tell()
@@ -471,6 +474,12 @@ class CellRounds:
                 with contextlib.suppress(asyncio.CancelledError):
                     await waiting
 
+    async def _listen(self, offer: Offer) -> None:
+        """The sum has not come: have the cell go on exchanging models with other cells."""
+        if not offer.over:
+            await self._runner.call(CellNode.listen)
+            self._reception.wake()
+
     def _budget(self, now: float) -> float:
         """Until when to wait for the sum: as long as a local phase takes is not too long."""
         usual = statistics.median(self._phases) if self._phases else 0.0
@@ -492,9 +501,6 @@ class CellRounds:
 
     async def _end(self, offer: Offer, vector: Vector, begin: float, landed: Report | None = None) -> Report:
         """What `average` returns, and what is kept if the sum has not come yet."""
-        if not offer.over:
-            await self._runner.call(CellNode.listen)
-            self._reception.wake()
         over = offer.over  # nothing may come between this and what follows from it
         if over:
             self._land(vector)
@@ -618,6 +624,7 @@ class CellRounds:
             await self._abandon(offer)
         except CesarError as error:
             offer.error = error
+            await self._abandon(offer)
         finally:
             self._ended = time.monotonic()
             offer.seconds = self._ended - offer.begun
@@ -826,9 +833,12 @@ class CellRounds:
         payload, round_ = out.frame.payload, self._round_of(out)
         if self._transcript is not None:
             self._transcript.sent(out.recipients, payload)
-        if out.frame.kind is Kind.CELL_EXCHANGE and round_ >= SETTLING_FIRST:
-            for to in out.recipients:
-                self._told[to, round_] = bytes(payload)
+        if out.frame.kind is Kind.CELL_EXCHANGE:
+            # A cell that stands still speaks again and again in one round, also to those who do not read.
+            self._transport.forget_like(bytes(payload[:HEADER_BYTES]), out.recipients)
+            if round_ >= SETTLING_FIRST:
+                for to in out.recipients:
+                    self._told[to, round_] = bytes(payload)
         await self._transport.send(
             payload, out.recipients, round_, time.monotonic() + self._config.tables.rounds.ceiling
         )

@@ -204,6 +204,15 @@ class Link:
         )
         self._drop_old_statuses()
 
+    def forget_like(self, head: bytes) -> None:
+        """Drop frames that begin in this way and have not begun to leave: a newer one says what holds now."""
+        self._queue = deque(
+            parcel
+            for parcel in self._queue
+            if parcel.kind is not Message.FRAME or bytes(parcel.payload[: len(head)]) != head
+        )
+        self._drop_old_statuses()
+
     def _drop_old_statuses(self) -> None:
         """Keep the last one of a row: a neighbour that does not read must not fill this peer's memory."""
         kinds = [parcel.kind for parcel in self._queue]

@@ -237,6 +237,12 @@ class Transport:
         for link in self.links.values():
             link.forget_before(round_)
 
+    def forget_like(self, head: bytes, recipients: Iterable[NodeId]) -> None:
+        """Drop frames with this header that have not begun to leave for these: another one takes their place."""
+        for to in recipients:
+            if to in self.links:
+                self.links[to].forget_like(head)
+
     async def drain(self, patience: float) -> None:
         """Wait until what is queued has been handed to the network, for `patience` seconds at most."""
         deadline = asyncio.get_running_loop().time() + patience

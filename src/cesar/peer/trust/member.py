@@ -100,18 +100,18 @@ class Member:
     def continues(self, old: Member) -> bool:
         """Whether this is the same site as in an older roster, by the word of its keys and not only of the authority.
 
-        Its keys and its owner are the same, or the old key has signed the request for the new ones.
+        Its keys and its owner are the same, or the old key has signed the request for the new ones. A former certificate counts as
+        well, because others take it for the site itself.
         """
-        if self.owner != old.owner:
+        mine, known = _keys_of(self.certificate), _keys_of(old.certificate)
+        former = None if self.former is None else _keys_of(self.former)
+        had = (mine, known, None if old.former is None else _keys_of(old.former))
+        if self.owner != old.owner or (former is not None and former not in had):
             return False
-        mine = self._keys()
-        if mine == old._keys():
+        if mine == known:
             return True
         # The request, too, must be about these keys: one that the site made for others can lie beside any certificate.
         return self.asked is not None and self.asked.follows(old.certificate) and _keys_in(self.asked) == mine
-
-    def _keys(self) -> tuple[bytes, bytes]:
-        return _spelled(read_certificate(self.certificate).public_key()), self.agreement_key
 
     def valid(self, now: datetime) -> bool:
         """Whether the certificate's dates allow it to be used at that moment."""
@@ -130,6 +130,11 @@ class Member:
 
 def _spelled(key: CertificatePublicKeyTypes) -> bytes:
     return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+
+
+def _keys_of(pem: bytes) -> tuple[bytes, bytes]:
+    certificate = read_certificate(pem)
+    return _spelled(certificate.public_key()), CertifiedNode.of(certificate).agreement_key
 
 
 def _keys_in(request: Request) -> tuple[bytes, bytes]:
