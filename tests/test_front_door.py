@@ -201,7 +201,16 @@ def test_claims_that_are_named_by_their_number_are_the_ones_that_are_meant():
     named = {
         number for group in re.findall(r"[Cc]laims? ([\d and]+)", text) for number in group.split(" and ")
     }
-    meant = {"1": "from its neighbours", "19": "(`neighbours`)", "20": "(`arrived`)", "26": "Absences"}
+    meant = {
+        "1": "from its neighbours",
+        "3": "every dataset",
+        "16": "colluders",
+        "20": "Dropouts",
+        "27": "(`neighbours`)",
+        "28": "(`arrived`)",
+        "33": "Larger cells",
+        "35": "Absences",
+    }
     assert {number.strip() for number in named} == {*meant}
     assert [number for number, words in meant.items() if words not in titles[number]] == []
 
@@ -314,3 +323,14 @@ def test_the_note_on_liars_has_the_figures_of_its_runs():
     for folder in sorted((DOCS / "results" / "liars").iterdir()):
         found = figures(folder, seeds=1)
         assert shown[folder.name] == " | ".join(found.get(name, "–") for name in ("cells, votes", "cells"))
+
+
+def test_the_note_on_dropouts_has_the_figures_of_the_runs_on_digits():
+    note = (DOCS / "design" / "008-dropouts-in-few-rounds.md").read_text(encoding="utf-8")
+    calm, *crashed = (
+        {row.title: row.trained_by_seed for row in rows_of(read_study(DOCS / "results" / name))}
+        for name in ("crashes-digits-0", "crashes-digits-10", "crashes-digits-20")
+    )
+    for percent, runs in zip((10, 20), crashed, strict=True):
+        lost = [points(runs[one], calm[one.split(",")[0]]) for one in ("CESAR", "CESAR, abort", "D-PSGD")]
+        assert f"| {percent} % | {' | '.join(lost)} |" in note

@@ -61,15 +61,13 @@ def write_document(
     by_name = {outcome.of.name: outcome for outcome in outcomes}
     for name, of in CATALOGUE.items():
         for wanted in of.picture:
-            charts = (
-                pictured(by_name[name], wanted)
-                if name in by_name
-                else [
-                    _trained(shorter[one], wanted["title"])
-                    for one in wanted.get("shorter", ())
-                    if one in shorter
-                ]
-            )
+            beside = [shorter[one] for one in wanted.get("shorter", ()) if one in shorter]
+            if wanted["show"] == "curves":
+                charts = [_by_bytes(study, wanted["title"]) for study in beside]
+            elif name in by_name:
+                charts = pictured(by_name[name], wanted)
+            else:
+                charts = [_trained(study, wanted["title"]) for study in beside]
             if charts:
                 path = picture.draw(charts, folder / f"{wanted['file']}.svg")
                 drawn.append((f"{folder.name}/{path.name}", "; ".join(chart.title for chart in charts)))
@@ -120,6 +118,10 @@ def pictured(outcome: Outcome, wanted: Tables) -> list[Chart]:
 
 def _by_round(study: Study, *, title: str) -> Chart:
     return progress(study, ROUND, title=title, until=study.experiment.rounds)
+
+
+def _by_bytes(study: Study, title: str) -> Chart:
+    return progress(study, MEGABYTES, title=title, log=True, until=study.experiment.rounds)
 
 
 def _ends(study: Study, title: str, until: int | None = None) -> Chart:

@@ -18,9 +18,9 @@ from cesar_lab.paper.catalogue import CATALOGUE, Claim
 from cesar_lab.paper.counting import gigabytes, labels
 from cesar_lab.paper.measured import Saved, most_colluders, strongest
 from cesar_lab.paper.outcome import Outcome, gap
-from cesar_lab.show.paired import Difference
+from cesar_lab.show.paired import Difference, paired
 from cesar_lab.show.quantity import points
-from cesar_lab.show.results import MethodRow, Study, rows_of
+from cesar_lab.show.results import METRICS, MethodRow, Study, rows_of
 
 LIMIT = 0.01
 """Accuracies that differ by less, 95 % interval included, are called equal: a point, twice what the paper calls equal."""
@@ -68,7 +68,8 @@ def judge_all(
     for name, of in CATALOGUE.items():
         for claim in of.claims:
             finding = RULES[claim.decide](by_name[name], claim) if name in by_name else None
-            finding = finding or _from_shorter(claim, shorter) or _from_timed(claim, timed or {})
+            finding = finding or _from_shorter(claim, shorter) or _from_curves(claim, shorter)
+            finding = finding or _from_timed(claim, timed or {})
             finding = finding or Finding(verdict=Verdict.MISSING)
             found.append(Judged(claim=claim, place=of.place, name=name, found=finding))
     return found
@@ -182,6 +183,43 @@ def _from_timed(claim: Claim, timed: Mapping[str, Saved]) -> Finding | None:
     verdict = Verdict.REFUTED if most > high else Verdict.BETTER if most < low else Verdict.CONFIRMED
     listed = ", ".join(f"{words} {ratio:.2f}" for words, ratio in ratios.items())
     return Finding(verdict=verdict, ours=f"{claim.rule['intro']}: {listed}.")
+
+
+def _from_curves(claim: Claim, studies: Mapping[str, Study]) -> Finding | None:
+    """Methods against one another where both have sent as much: at parts of what the first of them sends while it trains.
+
+    The other one is given its next test, for which it has sent more.
+    """
+    found, texts = dict[str, Difference | None](), []
+    for name, pairs in claim.rule.get("curves", {}).items():
+        if name not in studies:
+            continue
+        listed = []
+        for one, other in pairs:
+            for part in claim.rule["at"]:
+                difference = _where_both_sent(studies[name], one, other, part)
+                found[f"{one}, {other}, {part:.0%}"] = difference
+                listed.append(f'at {100 * part:.0f} % "{one}" minus "{other}" {points(difference)}')
+        texts.append(f"`{name}`, in points of accuracy: {', '.join(listed)}.")
+    if not found:
+        return None
+    verdict = compare(found, equal=False)
+    return Finding(verdict=verdict.verdict, ours=" ".join(texts), because=verdict.because)
+
+
+def _where_both_sent(study: Study, one: str, other: str, part: float) -> Difference | None:
+    """`one` at its last test within that part of its bytes, less `other` at its first test with at least as many."""
+    ours, theirs = (
+        {run.seed: [step for step in run.steps if not step["settle_round"]] for run in study.runs[title]}
+        for title in (one, other)
+    )
+    reached, others = dict[int, float](), dict[int, float]()
+    for seed, steps in ours.items():
+        within = [step for step in steps if step["bytes"] <= part * steps[-1]["bytes"]]
+        later = [step for step in theirs.get(seed, []) if within and step["bytes"] >= within[-1]["bytes"]]
+        if later:
+            reached[seed], others[seed] = within[-1][study.metric], later[0][study.metric]
+    return paired(reached, others) if METRICS[study.metric] == "higher" else paired(others, reached)
 
 
 def _shorter_row(studies: Mapping[str, Study], name: str, title: str) -> MethodRow | None:
@@ -327,6 +365,34 @@ def _hidden(outcome: Outcome, claim: Claim) -> Finding | None:
     )
 
 
+def _defence(outcome: Outcome, claim: Claim) -> Finding | None:
+    """Whether a neighbour tells samples apart less well than with another method, in the longest window."""
+    rule, windows = claim.rule, [one["windows"] for one in outcome.saved.values()]
+    ends = [
+        {m["title"]: (len(m["rounds"]), strongest(m)) for m in one["methods"]}
+        for several in windows
+        for one in (several[0], several[-1])
+    ]
+    named = [*rule["methods"], rule["other"]]
+    if not ends or any(name not in end for end in ends for name in named):
+        return None
+    listed = [
+        f"after {end[rule['other']][0]} round{'s' if end[rule['other']][0] > 1 else ''} "
+        + ", ".join(f"{name} {end[name][1]:.3f}" for name in named)
+        for end in ends
+    ]
+    more = max(ends[-1][name][1] for name in rule["methods"]) - ends[-1][rule["other"]][1]
+    verdict = (
+        Verdict.REFUTED
+        if more > rule["least"]
+        else Verdict.CONFIRMED
+        if more < -rule["least"]
+        else Verdict.OPEN
+    )
+    because = f"the areas differ by less than {rule['least']}" if verdict is Verdict.OPEN else ""
+    return Finding(verdict=verdict, ours=f"Area under the ROC curve {'; '.join(listed)}.", because=because)
+
+
 def _membership(outcome: Outcome, claim: Claim) -> Finding | None:
     """Whether the mean of all neighbours tells less about samples than one model, with every method."""
     methods = [method for saved in outcome.saved.values() for method in saved["methods"]]
@@ -360,7 +426,7 @@ def _risk(one: Saved) -> str:
 
 
 def _elsewhere(_: Outcome, __: Claim) -> None:
-    """Runs decide nothing here: benchmarks do."""
+    """Runs of the catalogue decide nothing here: benchmarks do, or curves of shorter runs."""
 
 
 RULES: dict[str, Callable[[Outcome, Claim], Finding | None]] = {
@@ -372,7 +438,9 @@ RULES: dict[str, Callable[[Outcome, Claim], Finding | None]] = {
     "by masks": _by_masks,
     "per neighbour": _per_neighbour,
     "hidden": _hidden,
+    "defence": _defence,
     "membership": _membership,
     "collusion": _collusion,
     "timed": _elsewhere,
+    "same bytes": _elsewhere,
 }
