@@ -495,7 +495,7 @@ def cell_words(members, flags, steps, width):
     }
     words = {}
     for i in members:
-        masks = [(keys[frozenset((i, j))], wants_negation(i, j)) for j in members if j != i]
+        masks = [(Keystream(keys[frozenset((i, j))].key), wants_negation(i, j)) for j in members if j != i]
         part = Part(steps[i].astype(np.float32), positions, unit_grid(width, size))
         words[i] = masked_rows([part], masks)[0].copy()
     return words, keys
@@ -504,9 +504,12 @@ def cell_words(members, flags, steps, width):
 @pytest.mark.parametrize("skip", [0, 8, 16, 24, 8 * 4097])
 def test_a_keystream_begins_where_it_is_told_to(skip):
     whole, part = np.empty(5000, np.uint64), np.empty(300, np.uint64)
-    Keystream(bytes(range(32))).fill(whole)
-    Keystream(bytes(range(32)), skip).fill(part)
-    assert np.array_equal(part, whole[skip // 8 : skip // 8 + 300])
+    stream = Keystream(bytes(range(32)))
+    stream.fill(whole)
+    for start in (skip, 0, skip):
+        stream.seek(start)
+        stream.fill(part)
+        assert np.array_equal(part, whole[start // 8 : start // 8 + 300])
 
 
 @pytest.mark.parametrize("share", [1.0, 0.6, 0.01])
@@ -516,7 +519,7 @@ def test_slices_are_masked_as_the_whole_is(share, cuts):
     rng, size = SEEDS.generator("slices", cuts, int(100 * share)), 64 * 150 + 9
     positions = IndexSet.of_words(bits.from_bools(rng.random(size) < share), size)
     part = Part(rng.standard_normal(size).astype(np.float32), positions, unit_grid(16, size))
-    masks = [(MaskKey(SEEDS.bytes(32, "slices", k), b""), k % 2 == 1) for k in range(3)]
+    masks = [(Keystream(SEEDS.bytes(32, "slices", k)), k % 2 == 1) for k in range(3)]
     whole = masked_rows([part], masks)[0]
     cut = spans(len(positions.words), cuts)
     earlier = [bits.count(positions.words[: span.first]) for span in cut]

@@ -22,17 +22,17 @@ def stream_cipher(key: bytes) -> CipherContext:
 
 
 class Keystream:
-    """The words of one key, in order; each is given out once.
-
-    Args:
-        skip: bytes at its beginning that are left out. The caller sees to it that no two parts overlap.
-    """
+    """The words of one key, in order; each is given out once, unless somebody seeks."""
 
     __slots__ = ("_cipher",)
 
-    def __init__(self, key: bytes, skip: int = 0) -> None:
-        counter, rest = divmod(skip, _BLOCK)
-        self._cipher = Cipher(algorithms.AES(key), modes.CTR(counter.to_bytes(_BLOCK, "big"))).encryptor()
+    def __init__(self, key: bytes) -> None:
+        self._cipher = stream_cipher(key)
+
+    def seek(self, start: int) -> None:
+        """Go on at this byte. The caller sees to it that no two parts overlap."""
+        counter, rest = divmod(start, _BLOCK)
+        self._cipher.reset_nonce(counter.to_bytes(_BLOCK, "big"))
         if rest:
             self._cipher.update(bytes(rest))
 

@@ -255,7 +255,7 @@ class Said(NamedTuple):
     cells: frozenset[int] = frozenset()
 
 
-def masked_rows(parts: list[Part], masks: list[tuple[MaskKey, bool]]) -> list[RingWords]:
+def masked_rows(parts: list[Part], masks: list[tuple[Keystream, bool]]) -> list[RingWords]:
     """Rows of numbers under the masks of all partners, rounded to the upper bits of each word.
 
     One keystream per partner goes on from row to row; word k of it masks the k-th number. So each is made once, in
@@ -263,7 +263,8 @@ def masked_rows(parts: list[Part], masks: list[tuple[MaskKey, bool]]) -> list[Ri
     """
     if not masks:
         raise PrivacyError("nothing leaves without a mask")
-    streams = [Keystream(key.key, 8 * parts[0].before) for key, _ in masks]
+    for stream, _ in masks:
+        stream.seek(8 * parts[0].before)
     signs = np.array([bits.FULL if negate else bits.ONE for _, negate in masks])
     rows: list[RingWords] = []
     for vector, positions, grid, span, _, out in parts:
@@ -283,7 +284,7 @@ def masked_rows(parts: list[Part], masks: list[tuple[MaskKey, bool]]) -> list[Ri
         scratch = _scratch("masks", 2 * len(masks) * most).view(np.uint64).reshape(len(masks), most)
         written = 0
         for start, count in zip(range(first, last, width), counts.tolist(), strict=True):
-            for stream, row in zip(streams, scratch, strict=True):
+            for (stream, _), row in zip(masks, scratch, strict=True):
                 stream.fill(row[:count])
             written += ring.seal_sum(
                 scratch,
@@ -1010,9 +1011,9 @@ class CellRound:
         for number in order:
             self.outbox.add(partial(self._make_scatter, number), self._members[number])
 
-    @property
-    def _masks(self) -> list[tuple[MaskKey, bool]]:
-        return [(key, wants_negation(self._me, node)) for node, key in self._checks.items()]
+    @cached_property
+    def _masks(self) -> list[tuple[Keystream, bool]]:
+        return [(Keystream(key.key), wants_negation(self._me, node)) for node, key in self._checks.items()]
 
     def _mask_slice(self, number: int, out: NDArray[np.unsignedinteger]) -> None:
         """The values that this member hands in to one slice, masked. Each is made when it is needed, at its place in the keystreams, so that
