@@ -330,7 +330,11 @@ def test_the_note_on_liars_has_the_figures_of_its_runs():
     for folder in sorted((DOCS / "results" / "liars-digits").iterdir()):
         rows = {row.title: row for row in rows_of(read_study(folder))}
         cells = [
-            "–" if row is None else "diverged" if row.seeds < 3 else f"{100 * row.value:.2f} ± {100 * row.error:.2f}"
+            "–"
+            if row is None
+            else "diverged"
+            if row.seeds < 3
+            else f"{100 * row.value:.2f} ± {100 * row.error:.2f}"
             for row in map(rows.get, ("cells, votes", "D-PSGD, clipped", "cells"))
         ]
         assert shown.pop(folder.name) == " | ".join(cells)
